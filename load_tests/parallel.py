@@ -40,9 +40,15 @@ def as_done(
 
 def with_one_thread() -> None:
     """Start again with one OpenMP thread: libraries read the number when they are loaded."""
-    if os.environ.get("OMP_NUM_THREADS") != "1":
+    with_threads(1)
+
+
+def with_threads(num_threads: int) -> None:
+    """Start again with a number of OpenMP threads."""
+    wanted = str(num_threads)
+    if os.environ.get("OMP_NUM_THREADS") != wanted:
         command = [sys.executable, "-m", "load_tests", *sys.argv[1:]]
-        os.execve(sys.executable, command, os.environ | {"OMP_NUM_THREADS": "1"})
+        os.execve(sys.executable, command, os.environ | {"OMP_NUM_THREADS": wanted})
 
 
 def _end_with_parent() -> None:

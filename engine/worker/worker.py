@@ -33,7 +33,7 @@ from engine.worker.swap.swap_arena import shared_memory
 from engine.worker.warm_up import WarmUp
 from kernels.backend import KernelBackend
 from kernels.runtime import Runtime
-from kernels.select import select_backend, select_runtime
+from kernels.select import select_backend, select_runtime, torch_threads
 
 logger = logging.getLogger(__name__)
 
@@ -171,10 +171,12 @@ def load_worker(
     Raises:
         ConfigError: if the model, the configuration and the machine do not go together.
     """
-    torch.set_num_threads(config.num_threads)
     device = local_device(config.device, rank)
     dtype: torch.dtype = getattr(torch, config.dtype)
-    backend = select_backend(str(device), dtype, compiled=config.compiled_kernels)
+    backend = select_backend(
+        str(device), dtype, compiled=config.compiled_kernels, num_threads=config.num_threads
+    )
+    torch.set_num_threads(torch_threads(backend, config.num_threads))
     runtime = select_runtime(str(device), compiled=config.compiled_kernels)
     parallel = connect(rank, config.tensor_parallel_size, rendezvous, device)
     try:

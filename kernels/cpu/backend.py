@@ -14,7 +14,7 @@ from kernels.batch import BatchLayout, Sampled, SamplingColumns
 from kernels.cpu import sampling
 from kernels.cpu.layout_addresses import LayoutAddresses
 from kernels.cpu.library import Library, load_kernels
-from kernels.cpu.linear import PackedLinear, can_pack, make_cpu_linear
+from kernels.cpu.linear import PackedLinear, can_pack, make_cpu_linear, multiplies
 from kernels.huge_pages import Arena
 from kernels.reference import ReferenceBackend
 
@@ -44,6 +44,11 @@ class CpuBackend(PackedBackend):
         self._arena = Arena()
         self._layout: BatchLayout | None = None
         self._addresses = LayoutAddresses(0, 0, 0, 0, 0, 0, 0)
+
+    @property
+    def has_threads(self) -> bool:
+        """Whether kernels share their work with threads of their own."""
+        return self._kernels.num_threads > 1
 
     def make_linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
         """Pack the weight; the packed copy is the only one kept."""
@@ -258,7 +263,7 @@ class CpuBackend(PackedBackend):
         """Compute in float32 and round once."""
         assert x.is_contiguous()
         out = torch.empty_like(x)
-        self._kernels.gelu(out.data_ptr(), x.data_ptr(), x.numel())
+        self._kernels.gelu(out.data_ptr(), x.data_ptr(), *x.shape)
         return out
 
     def sample(self, logits: Tensor, columns: SamplingColumns) -> Sampled:
@@ -280,11 +285,19 @@ class CpuBackend(PackedBackend):
         return self._addresses
 
 
-def load_cpu_backend(dtype: torch.dtype) -> PackedBackend:
-    """Compile and load the C kernels of `dtype`, float32 or bfloat16, or fall back to torch."""
+def load_cpu_backend(dtype: torch.dtype, *, num_threads: int = 1) -> PackedBackend:
+    """Compile and load the C kernels of `dtype`, float32 or bfloat16, or fall back to torch.
+
+    They have threads of their own where they do all the work of a step. Elsewhere torch does the
+    products, with threads that wait awake: others beside them would wait for their cores.
+    """
+    plain = load_kernels(dtype)
+    if plain is None:
+        return PackedBackend(dtype)
     kernels = {}
     for element in {dtype, torch.float32}:
-        library = load_kernels(element)
+        used = num_threads if multiplies(plain, dtype) else 1
+        library = load_kernels(element, num_threads=used)
         if library is None:
             return PackedBackend(dtype)
         kernels[element] = library

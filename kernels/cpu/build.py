@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 _SOURCE = Path(__file__).parent / "source"
 # reductions may be reordered; no kernel compares or tests for NaN and infinity
 _FLAGS = [
-    *("-std=gnu11", "-O3", "-march=native", "-fPIC", "-shared", "-fvisibility=hidden"),
+    *("-std=gnu11", "-O3", "-march=native", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden"),
     *("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros"),
     *("-fassociative-math", "-ffinite-math-only"),
 ]

@@ -38,8 +38,12 @@ def make_cpu_linear(
 
 def can_pack(weight: Tensor, library: Library) -> bool:
     """Whether the weight's dtype and shape suit `PackedLinear` on this CPU."""
-    is_bfloat16 = weight.dtype == torch.bfloat16
-    return library.has_pairs and is_bfloat16 and weight.shape[1] % _STEP_K == 0
+    return multiplies(library, weight.dtype) and weight.shape[1] % _STEP_K == 0
+
+
+def multiplies(library: Library, dtype: torch.dtype) -> bool:
+    """Whether the kernels have a product of weights of this dtype, on this CPU."""
+    return library.has_pairs and dtype == torch.bfloat16
 
 
 class PackedLinear:

@@ -1,6 +1,7 @@
 // Top-k, top-p and min-p without sorting the vocabulary: a histogram over the distance to the
 // largest logit finds the bin in which a limit falls, and only that bin is sorted.
 #include "common.h"
+#include "team.h"
 
 enum { NUM_BINS = 2048, BINS_PER_NAT = 64 };  // the last bin takes all that is 32 nats below
 
@@ -95,25 +96,33 @@ static void filter_row(float *scaled, struct row *row, int64_t top_k, double top
     }
 }
 
+struct filters {
+    float *scaled;
+    const int32_t *top_k;
+    const float *top_p, *min_p;
+    int64_t vocab;
+};
+
+static void filter_one(const void *argument, struct team *team, int64_t s, int64_t thread) {
+    const struct filters *const f = argument;
+    const size_t n = (size_t)f->vocab;
+    struct row *const row = scratch_of(
+        team, thread,
+        sizeof *row + n * (sizeof *row->sorted + sizeof *row->probs + sizeof *row->bins));
+    if (!row) return;
+    row->sorted = (struct candidate *)(row + 1);
+    row->probs = (float *)(row->sorted + n);
+    row->bins = (uint16_t *)(row->probs + n);
+    row->vocab = f->vocab;
+    row->scaled = f->scaled + s * f->vocab;
+    filter_row(f->scaled + s * f->vocab, row, f->top_k[s], f->top_p[s], f->min_p[s]);
+}
+
 // Sets what the filters exclude from scaled [num_rows, vocab] to -inf; the limits are columns
 // [num_rows]. Returns 0, or -1 when memory is short.
-EXPORT int64_t filter(float *scaled, const int32_t *top_k, const float *top_p, const float *min_p,
-                      int64_t num_rows, int64_t vocab) {
-    const size_t n = (size_t)vocab;
-    char *memory = malloc(n * (sizeof(struct candidate) + sizeof(float) + sizeof(uint16_t)));
-    struct row *row = malloc(sizeof *row);
-    if (memory && row) {
-        row->sorted = (struct candidate *)memory;
-        row->probs = (float *)(row->sorted + n);
-        row->bins = (uint16_t *)(row->probs + n);
-        row->vocab = vocab;
-        for (int64_t s = 0; s < num_rows; s++, scaled += vocab) {
-            row->scaled = scaled;
-            filter_row(scaled, row, top_k[s], top_p[s], min_p[s]);
-        }
-    }
-    const int64_t status = memory && row ? 0 : -1;
-    free(memory);
-    free(row);
-    return status;
+EXPORT int64_t filter(struct team *team, float *scaled, const int32_t *top_k, const float *top_p,
+                      const float *min_p, int64_t num_rows, int64_t vocab) {
+    const struct filters filters = {scaled, top_k, top_p, min_p, vocab};
+    share(team, filter_one, &filters, num_rows);
+    return is_short(team) ? -1 : 0;
 }

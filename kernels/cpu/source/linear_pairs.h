@@ -20,7 +20,8 @@ INLINE void prefetch_step(const element *packed) {
 // share the work of asking for them; a turn that is the only one asks for its own.
 INLINE void multiply_pairs(const struct product *p, int64_t row, int64_t start, const int rows,
                            int64_t turn, int64_t num_turns) {
-    const element *const x = p->x + row * p->k, *const packed = p->packed + start * p->k;
+    const element *const x = p->x + row * p->x_stride, *const packed = p->packed + start * p->k;
+    const int is_asking = !p->is_cached;
     const int64_t ahead = num_turns == 1 ? STEPS_AHEAD * STEP : BLOCK_N * p->k;
     __m512 low[MOST_ROWS], high[MOST_ROWS];
     // every loop over the sums is unrolled, or else they stay in memory
@@ -28,14 +29,14 @@ INLINE void multiply_pairs(const struct product *p, int64_t row, int64_t start, 
     for (int r = 0; r < rows; r++) low[r] = high[r] = _mm512_setzero_ps();
     for (int64_t step = 0; step < p->k / STEP_K; step++) {
         const element *const weights = packed + step * STEP, *const inputs = x + step * STEP_K;
-        if (step % num_turns == turn) prefetch_step(weights + ahead);
+        if (is_asking && step % num_turns == turn) prefetch_step(weights + ahead);
         for (int pair = 0; pair < STEP_K / 2; pair++) {
             const __m512bh first = (__m512bh)_mm512_loadu_si512(weights + pair * 32);
             const __m512bh second = (__m512bh)_mm512_loadu_si512(weights + STEP / 2 + pair * 32);
 #pragma GCC unroll 12
             for (int r = 0; r < rows; r++) {
                 int32_t both;
-                memcpy(&both, inputs + r * p->k + pair * 2, sizeof both);
+                memcpy(&both, inputs + r * p->x_stride + pair * 2, sizeof both);
                 const __m512bh input = (__m512bh)_mm512_set1_epi32(both);
                 low[r] = _mm512_dpbf16_ps(low[r], first, input);
                 high[r] = _mm512_dpbf16_ps(high[r], second, input);
@@ -63,7 +64,8 @@ static void multiply_block(const struct product *p, int64_t start) {
     }
 }
 
-static void multiply_in_pairs(const struct product *p) {
-    for (int64_t start = 0; start < p->n; start += BLOCK_N) multiply_block(p, start);
+// Blocks first..end of outputs.
+static void multiply_in_pairs(const struct product *p, int64_t first, int64_t end) {
+    for (int64_t block = first; block < end; block++) multiply_block(p, block * BLOCK_N);
 }
 #endif

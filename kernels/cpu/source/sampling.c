@@ -1,5 +1,6 @@
 // Token choice over rows of logits; kernels/sampling.py describes the method and is its oracle.
 #include "common.h"
+#include "team.h"
 
 // Integers in the order of the values, equal for both zeros.
 #ifdef ELEMENT_BF16
@@ -25,10 +26,20 @@ INLINE order magnitude_of(element x) { return (order)(bits_of_float(x) & 0x7FFFF
 enum { INFINITE = 0x7F800000 };
 #endif
 
-// tokens[s] = index of the largest of logits [num_rows, vocab], the lowest if there are several; -1
-// for a row that holds NaN, or whose largest is infinite.
-EXPORT void argmax(int64_t *tokens, const element *logits, int64_t num_rows, int64_t vocab) {
-    for (int64_t s = 0; s < num_rows; s++, logits += vocab) {
+// rows of logits [vocab] and of what decides about them
+struct choices {
+    int64_t *tokens;
+    const element *logits;
+    const float *temperature;
+    const int64_t *seeds, *positions;
+    int64_t vocab;
+};
+
+static void argmax_rows(const void *argument, int64_t begin, int64_t end) {
+    const struct choices *const c = argument;
+    const int64_t vocab = c->vocab;
+    for (int64_t s = begin; s < end; s++) {
+        const element *const logits = c->logits + s * vocab;
         order top = order_of(logits[0]), largest = 0;
         for (int64_t i = 0; i < vocab; i++) {
             const order key = order_of(logits[i]), magnitude = magnitude_of(logits[i]);
@@ -38,8 +49,16 @@ EXPORT void argmax(int64_t *tokens, const element *logits, int64_t num_rows, int
         int64_t first = 0;
         while (order_of(logits[first]) != top) first++;
         const int is_sound = largest <= INFINITE && magnitude_of(logits[first]) < INFINITE;
-        tokens[s] = is_sound ? first : -1;
+        c->tokens[s] = is_sound ? first : -1;
     }
+}
+
+// tokens[s] = index of the largest of logits [num_rows, vocab], the lowest if there are several; -1
+// for a row that holds NaN, or whose largest is infinite.
+EXPORT void argmax(struct team *team, int64_t *tokens, const element *logits, int64_t num_rows,
+                   int64_t vocab) {
+    const struct choices choices = {tokens, logits, NULL, NULL, NULL, vocab};
+    share_rows(team, argmax_rows, &choices, num_rows, vocab / 8);
 }
 
 INLINE uint32_t mix_bits(uint32_t x) {
@@ -64,16 +83,16 @@ enum { CHUNK = 1024 };
 // kernels/batch.py says why
 #define SMALLEST_TEMPERATURE 1e-15f
 
-// tokens[s] = argmax of logits / temperature + noise for rows that are not greedy and have a token.
-EXPORT void draw(int64_t *tokens, const element *logits, const float *temperature,
-                 const int64_t *seeds, const int64_t *positions, int64_t num_rows,
-                 int64_t vocab) {
+static void draw_rows(const void *argument, int64_t begin, int64_t end) {
+    const struct choices *const c = argument;
+    const int64_t vocab = c->vocab;
     float values[CHUNK];
-    for (int64_t s = 0; s < num_rows; s++, logits += vocab) {
-        if (temperature[s] < SMALLEST_TEMPERATURE || tokens[s] < 0) continue;
-        const float scale = 1.0f / temperature[s];
-        const uint32_t low = (uint32_t)seeds[s], high = (uint32_t)((uint64_t)seeds[s] >> 32);
-        const uint32_t first = mix_bits((uint32_t)positions[s] ^ mix_bits(low));
+    for (int64_t s = begin; s < end; s++) {
+        if (c->temperature[s] < SMALLEST_TEMPERATURE || c->tokens[s] < 0) continue;
+        const element *const logits = c->logits + s * vocab;
+        const float scale = 1.0f / c->temperature[s];
+        const uint32_t low = (uint32_t)c->seeds[s], high = (uint32_t)((uint64_t)c->seeds[s] >> 32);
+        const uint32_t first = mix_bits((uint32_t)c->positions[s] ^ mix_bits(low));
         const uint32_t second = mix_bits(low ^ mix_bits(high ^ 0x9E3779B9u));
         float best = -FLT_MAX;
         for (int64_t start = 0; start < vocab; start += CHUNK) {
@@ -88,7 +107,15 @@ EXPORT void draw(int64_t *tokens, const element *logits, const float *temperatur
             best = top;
             int32_t at = 0;
             while (at < count - 1 && values[at] != top) at++;
-            tokens[s] = start + at;
+            c->tokens[s] = start + at;
         }
     }
+}
+
+// tokens[s] = argmax of logits / temperature + noise for rows that are not greedy and have a token.
+EXPORT void draw(struct team *team, int64_t *tokens, const element *logits,
+                 const float *temperature, const int64_t *seeds, const int64_t *positions,
+                 int64_t num_rows, int64_t vocab) {
+    const struct choices choices = {tokens, logits, temperature, seeds, positions, vocab};
+    share_rows(team, draw_rows, &choices, num_rows, 4 * vocab);
 }

@@ -1,7 +1,8 @@
 """Command `cpu_kernels`: the operations of one decode step and of prefill chunks.
 
-Random weights in the shape of SmolLM2-135M, bfloat16, one thread. Prints CPU milliseconds of the
-median step (CPU time, since other processes may share the machine), split by operation.
+Random weights in the shape of SmolLM2-135M, bfloat16. Prints milliseconds of the median step, split
+by operation: of CPU time with one thread, since other processes may share the machine, with more
+threads by the clock.
 """
 
 import argparse
@@ -18,7 +19,8 @@ from torch import Tensor
 from engine.integers import div_ceil
 from kernels.backend import KernelBackend, Linear
 from kernels.batch import BatchLayout, SamplingColumns
-from kernels.select import select_backend
+from kernels.runtime import HostRuntime
+from kernels.select import select_backend, torch_threads
 from load_tests.bench.kernels.inputs import layout, random_tables, sampling_columns
 
 NUM_LAYERS, HIDDEN, INTERMEDIATE, VOCAB = 30, 576, 1536, 49152
@@ -42,13 +44,16 @@ class LayerWeights:
 class RandomModel:
     """A random model whose operations are timed one by one."""
 
-    def __init__(self, backend: KernelBackend, num_blocks: int) -> None:
+    def __init__(self, backend: KernelBackend, num_blocks: int, clock: Callable[[], float]) -> None:
         self.backend = backend
+        self.clock = clock
         self.spent: dict[str, float] = defaultdict(float)
         self._embedding = _random(VOCAB, HIDDEN)
         self._layers = [self._make_layer() for _ in range(NUM_LAYERS)]
         self._head = backend.make_head(self._embedding.clone())
-        self._kv = _random(num_blocks, NUM_LAYERS, 2, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM)
+        shape = num_blocks, NUM_LAYERS, 2, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM
+        self._kv = HostRuntime().device_blocks(shape, torch.bfloat16)
+        self._kv.copy_(_random(*shape))
         self._cos_sin = torch.rand(8192, HEAD_DIM)
 
     def step(self, layout: BatchLayout, columns: SamplingColumns) -> None:
@@ -71,9 +76,9 @@ class RandomModel:
         timed("sample", backend.sample, logits, columns)
 
     def _timed(self, name: str, operation: Callable[..., Result], *arguments: object) -> Result:
-        start = time.thread_time()
+        start = self.clock()
         result = operation(*arguments)
-        self.spent[name] += time.thread_time() - start
+        self.spent[name] += self.clock() - start
         return result
 
     def _make_layer(self) -> LayerWeights:
@@ -112,9 +117,9 @@ def _report(
     splits, totals = [], []
     for _ in range(repeats + 1):
         model.spent.clear()
-        start = time.thread_time()
+        start = model.clock()
         model.step(layout, columns)
-        totals.append(time.thread_time() - start)
+        totals.append(model.clock() - start)
         splits.append(dict(model.spent))
     median_s = median(totals[1:])
     middle = min(splits[1:], key=lambda split: abs(sum(split.values()) - median_s))
@@ -134,14 +139,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--temperature", type=float, default=0.0, help="of sampling")
     parser.add_argument("--top-p", type=float, default=1.0, help="of sampling")
     parser.add_argument("--repeats", type=int, default=9, help="steps of each kind")
+    parser.add_argument("--threads", type=int, default=1, help="compute threads")
     parser.add_argument("--reference", action="store_true", help="time the torch fallback")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print decode steps at four batch sizes, then prefill chunks."""
-    torch.set_num_threads(1)
-    backend = select_backend("cpu", torch.bfloat16, compiled=not args.reference)
-    model = RandomModel(backend, num_blocks=32 * div_ceil(max(args.context, 512), BLOCK_SIZE))
+    backend = select_backend(
+        "cpu", torch.bfloat16, compiled=not args.reference, num_threads=args.threads
+    )
+    torch.set_num_threads(torch_threads(backend, args.threads))
+    num_blocks = 32 * div_ceil(max(args.context, 512), BLOCK_SIZE)
+    clock = time.thread_time if args.threads == 1 else time.perf_counter
+    model = RandomModel(backend, num_blocks, clock)
     for num_rows in (1, 8, 16, 32):
         columns = sampling_columns(num_rows, args.temperature, top_p=args.top_p, device="cpu")
         _report(model, make_layout(num_rows, args.context, 1), columns, args.repeats)

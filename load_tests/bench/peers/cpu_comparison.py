@@ -1,10 +1,10 @@
-"""The same prompts through several systems in one process: speeds, and whether the ids agree."""
+"""The same prompts through several systems by turns: speeds, and whether the ids agree."""
 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from load_tests.traffic.schedule import prompt
 
@@ -19,6 +19,15 @@ class Generator(Protocol):
 
     def generate(self, prompts: list[list[int]], output_len: int) -> list[list[int]]:
         """Continue all prompts by exactly `output_len` greedy tokens each."""
+        ...
+
+
+@runtime_checkable
+class OwnProcess(Protocol):
+    """A generator in a process of its own."""
+
+    def cpu_s(self) -> float:
+        """CPU seconds of its process, up to the end of the last work."""
         ...
 
 
@@ -46,7 +55,7 @@ class EqualWork:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds that one piece of work took; CPU seconds are of all threads of this process."""
+    """Seconds that one piece of work took; CPU seconds of all threads of the system's process."""
 
     wall_s: float
     cpu_s: float
@@ -95,9 +104,9 @@ def measure(system: Generator, work: EqualWork) -> list[Timings]:
         generate(system, work, batch, WARM_UP)
         timings = []
         for repeat in range(work.repeats):
-            wall_s, cpu_s = time.perf_counter(), time.process_time()
+            wall_s, cpu_s = time.perf_counter(), _cpu_s(system)
             generate(system, work, batch, repeat)
-            timings.append(Timing(time.perf_counter() - wall_s, time.process_time() - cpu_s))
+            timings.append(Timing(time.perf_counter() - wall_s, _cpu_s(system) - cpu_s))
         measured.append(Timings(system=system.name, batch=batch, timings=tuple(timings)))
         print(f"{system.name}, batch {batch}: {timings[-1].wall_s:.1f} s each", flush=True)
     return measured
@@ -132,6 +141,10 @@ def generate(system: Generator, work: EqualWork, batch: int, repeat: int) -> lis
     if len(outputs) != batch or lengths != {work.output_len}:
         raise ValueError(f"{system.name} gave answers of {lengths} tokens, not {work.output_len}")
     return outputs
+
+
+def _cpu_s(system: Generator) -> float:
+    return system.cpu_s() if isinstance(system, OwnProcess) else time.process_time()
 
 
 def _rate(num_tokens: int, timings: Sequence[Timing]) -> TokenRate:

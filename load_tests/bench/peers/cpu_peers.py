@@ -2,8 +2,10 @@
 
 import argparse
 import asyncio
+import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import asdict
 from itertools import count
 from pathlib import Path
@@ -16,15 +18,17 @@ from load_tests import machine, report
 from load_tests.bench.peers.cpu_comparison import (
     Agreement,
     EqualWork,
+    Generator,
     Timings,
     TokenRate,
     agreement,
     measure,
     rates,
 )
+from load_tests.bench.peers.vllm_cpu import VllmCpu
 from load_tests.model_folders import EMBEDDED, model_folder
 from load_tests.options import at_least, several
-from load_tests.parallel import with_one_thread
+from load_tests.parallel import with_threads
 from load_tests.traffic.lengths import FixedLengths
 from load_tests.traffic.schedule import at_once
 
@@ -32,6 +36,8 @@ if TYPE_CHECKING:
     from load_tests.local_engine import LocalEngine
 
 EXAMPLE = "python -m load_tests cpu_peers --batch 1,8,32 --check"
+
+TRANSFORMERS, VLLM = "transformers", "vllm"
 
 OURS = "pagoda"
 # whether the answers are streamed -> the system's name
@@ -59,26 +65,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--http", metavar="URL", help="also drive a server that serves the same model"
     )
+    parser.add_argument("--threads", type=at_least(1), default=1, help="of each system")
+    parser.add_argument(
+        "--peers", choices=(TRANSFORMERS, VLLM), nargs="+", default=[TRANSFORMERS], help="whom with"
+    )
+    parser.add_argument(
+        "--vllm-python",
+        type=Path,
+        metavar="PATH",
+        help="Python of an environment where vLLM's CPU build is installed, for --peers vllm",
+    )
     parser.add_argument("--quick", action="store_true", help="batch 1,2, short answers, one repeat")
     report.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure ours, the peers, ours again; 1 if the greedy ids were checked and differ."""
-    with_one_thread()
+    if VLLM in args.peers and args.vllm_python is None:
+        raise ValueError("--peers vllm needs --vllm-python, where vLLM's CPU build is installed")
+    with_threads(args.threads)
     from engine.model_config import read_model_config
 
     folder = model_folder(args.model, Path())
     work = _work(args, read_model_config(folder).vocab_size)
     files = report.start(args, "cpu_peers")
     checked = _check(folder, work) if args.check else None
-    turns = _measure(folder, work)
+    turns = _measure(args, folder, work)
     found = rates(turns, work)
     if args.http:
         found |= asyncio.run(_over_http(args.http, work))
         found = dict(sorted(found.items(), key=lambda item: item[0][0]))
-    _show(found, work)
-    figures: dict[str, object] = {"workload": asdict(work), "threads": 1, "model": folder.name}
+    _show(found, work, args.threads)
+    figures: dict[str, object] = {"workload": asdict(work), "model": folder.name}
+    figures["threads"] = args.threads
     figures["check"] = asdict(checked) if checked else None
     figures["turns"] = [asdict(turn) for turn in turns]
     figures["speeds"] = [
@@ -101,8 +120,8 @@ def _work(args: argparse.Namespace, vocab_size: int) -> EqualWork:
     )
 
 
-def _ours(folder: Path, work: EqualWork, dtype: DType) -> "LocalEngine":
-    """An engine with one thread whose pool holds every sequence at its longest."""
+def _ours(folder: Path, work: EqualWork, dtype: DType, threads: int = 1) -> "LocalEngine":
+    """An engine whose pool holds every sequence at its longest."""
     from load_tests.local_engine import LocalEngine, local_config
 
     max_model_len, max_num_seqs = work.input_len + work.output_len, max(work.batches)
@@ -119,7 +138,7 @@ def _ours(folder: Path, work: EqualWork, dtype: DType) -> "LocalEngine":
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=256,
             max_model_len=max_model_len,
-            num_threads=1,
+            num_threads=threads,
             run_ahead=1,
         )
     )
@@ -137,24 +156,46 @@ def _check(folder: Path, work: EqualWork) -> Agreement:
     return result
 
 
-def _measure(folder: Path, work: EqualWork) -> list[Timings]:
+def _measure(args: argparse.Namespace, folder: Path, work: EqualWork) -> list[Timings]:
+    ours = _ours(folder, work, "bfloat16", args.threads)
+    with ExitStack() as stack:
+        stack.callback(ours.close)
+        peers: list[Generator] = []
+        if TRANSFORMERS in args.peers:
+            peers += _transformers(folder, args.threads, stack)
+        if VLLM in args.peers:
+            peers.append(_vllm(args, folder, work, stack))
+        turns = [turn for system in (ours, *peers) for turn in measure(system, work)]
+        return turns + measure(ours, work)
+
+
+def _transformers(folder: Path, threads: int, stack: ExitStack) -> list[Generator]:
     import torch
 
     from load_tests.bench.peers.transformers_peers import ContinuousBatching, Generate
 
-    torch.set_num_threads(1)
-    ours, continuous = _ours(folder, work, "bfloat16"), ContinuousBatching(folder, torch.bfloat16)
-    order = (
-        ours,
-        Generate(folder, torch.bfloat16, "dynamic"),
-        Generate(folder, torch.bfloat16, "static"),
-        continuous,
-        ours,
+    # an engine with threads of its own leaves torch one
+    torch.set_num_threads(threads)
+    continuous = ContinuousBatching(folder, torch.bfloat16)
+    stack.callback(continuous.close)
+    generates = [Generate(folder, torch.bfloat16, cache) for cache in ("dynamic", "static")]
+    return [*generates, continuous]
+
+
+def _vllm(args: argparse.Namespace, folder: Path, work: EqualWork, stack: ExitStack) -> VllmCpu:
+    log = Path(tempfile.gettempdir()) / "cpu_peers_vllm.log"
+    print(f"vLLM starts, which may compile for minutes; its log is {log}", flush=True)
+    vllm = VllmCpu(
+        args.vllm_python,
+        folder,
+        log,
+        threads=args.threads,
+        max_model_len=work.input_len + work.output_len,
+        max_num_seqs=max(work.batches),
     )
-    turns = [turn for system in order for turn in measure(system, work)]
-    continuous.close()
-    ours.close()
-    return turns
+    stack.callback(vllm.close)
+    print(f"{vllm.name}, preloaded: {', '.join(vllm.preloaded) or 'nothing'}", flush=True)
+    return vllm
 
 
 async def _over_http(url: str, work: EqualWork) -> Rates:
@@ -190,7 +231,7 @@ async def _rate_over_http(
     return TokenRate(median=median(speeds), low=min(speeds), high=max(speeds))
 
 
-def _show(found: Rates, work: EqualWork) -> None:
+def _show(found: Rates, work: EqualWork, threads: int) -> None:
     columns = (
         *("batch", "system", "output\ntok/s", "lowest", "highest", "tok per\nCPU second"),
         *("pagoda\nis faster by", "by CPU\ntime"),
@@ -203,7 +244,8 @@ def _show(found: Rates, work: EqualWork) -> None:
         ratios = (_ratio(ours.median, rate.median), _ratio(ours.cpu_median, rate.cpu_median))
         rows.append((str(batch), name, *figures, *(("", "") if name == OURS else ratios)))
     title = (
-        f"{machine.cpu_model()}, one thread, bf16, {work.input_len} in, {work.output_len} out, "
+        f"{machine.cpu_model()}, threads: {threads}, bf16, "
+        f"{work.input_len} in, {work.output_len} out, "
         f"medians of {work.repeats} (pagoda: before and after the others)"
     )
     report.print_table(title, columns, rows)
@@ -223,14 +265,14 @@ def _ratio(ours: float | None, theirs: float | None) -> str:
 
 
 def _headline(found: Rates, work: EqualWork) -> str:
-    """Compare with the faster of `generate`'s caches at each batch size."""
+    """Compare with the fastest other system at each batch size."""
     parts = []
     for batch in work.batches:
         ours = found[batch, OURS].median
-        best = max(
-            rate.median
+        best, name = max(
+            (rate.median, name)
             for (at, name), rate in found.items()
-            if at == batch and name.startswith("generate")
+            if at == batch and name not in (OURS, *OVER_HTTP.values())
         )
-        parts.append(f"batch {batch}: {ours:.0f} tok/s, {ours / best:.2f} x generate")
+        parts.append(f"batch {batch}: {ours:.0f} tok/s, {ours / best:.2f} x {name.split(',')[0]}")
     return "; ".join(parts)
