@@ -21,6 +21,7 @@ from engine.model.safetensors_folder import Progress
 from engine.types import Capacity, StepPlan, StepResult
 from engine.worker.block_copy_time import measure_block_copy_s
 from engine.worker.kv_pool import KVPool
+from engine.worker.late_choices import LateChoices
 from engine.worker.memory_budget import share_out
 from engine.worker.model_runner import ModelRunner
 from engine.worker.plan_check import PlanLimits, check_plan
@@ -79,6 +80,7 @@ class Worker:
             runtime=runtime,
             grammars=make_grammars(config),
         )
+        self._late = LateChoices(runtime)
         self._runner = ModelRunner(config, backend, model, self._table, pool.kv)
         self._limits = PlanLimits(
             num_rows=config.max_num_seqs,
@@ -112,6 +114,7 @@ class Worker:
         Raises:
             InvariantViolated: if the plan breaks a promise; the worker must not be used any more.
         """
+        self._late.wait()
         pending = PendingStep(plan.step, self._runtime)
         check_plan(plan, self._limits)
         # first of all, since what comes back takes longest
@@ -121,16 +124,17 @@ class Worker:
         if arriving is not None and in_parts is None:
             # what they hold is checked before the batch writes to them
             pending.swapped_in(plan.swap_in_sources, arriving.is_spoiled())
-        self._runner.run(plan, pending, in_parts)
+        choice = self._runner.run(plan, pending, in_parts)
         if in_parts is not None:
             pending.swapped_in(plan.swap_in_sources, in_parts.is_spoiled())
-        pending.fetch()
+        self._late.begin(pending, choice)
         self.pool.save(plan)
         self._table.grammars.note(np.asarray(plan.sampled_rows), pending)
         return pending
 
     def close(self) -> None:
         """Disconnect from the other ranks."""
+        self._late.close()
         # NCCL cannot end while a graph has work of it
         self._runner.close()
         self._parallel.close()
