@@ -17,9 +17,9 @@ from engine.types import StepPlan
 from engine.worker.batch import HostBatch, lay_out, stage_batch
 from engine.worker.graphs.cuda_graphs import Computation, CudaGraphs
 from engine.worker.graphs.graph_batch import GraphShape
-from engine.worker.late_choices import LateChoice
 from engine.worker.report import PendingStep
 from engine.worker.row_table import RowTable
+from engine.worker.sampling.late_choices import LateChoice
 from engine.worker.sampling.pooling import Pooler
 from engine.worker.sampling.sampler import (
     do_masks_suffice,

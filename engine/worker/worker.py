@@ -21,13 +21,13 @@ from engine.model.safetensors_folder import Progress
 from engine.types import Capacity, StepPlan, StepResult
 from engine.worker.block_copy_time import measure_block_copy_s
 from engine.worker.kv_pool import KVPool
-from engine.worker.late_choices import LateChoices
 from engine.worker.memory_budget import share_out
 from engine.worker.model_runner import ModelRunner
 from engine.worker.plan_check import PlanLimits, check_plan
 from engine.worker.report import PendingStep
 from engine.worker.row_table import RowTable
 from engine.worker.sampling.grammars import make_grammars
+from engine.worker.sampling.late_choices import LateChoices
 from engine.worker.staging import stage
 from engine.worker.swap.arriving_blocks import ArrivingBlocks
 from engine.worker.swap.swap_arena import shared_memory

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 from engine.errors import ConfigError, InvariantViolated
 from engine.types import GRAMMAR_LIMITS, RowAdmission, SamplingParams, int32
 from engine.worker.sampling.grammars import Grammars
+from engine.worker.sampling.matchers import StepTokens
 from engine.worker.staging import Int32Array
 from tests.engine.model.tiny import VOCAB_SIZE, TinyModel
 from tests.engine.whole.grammars.tokens import END_ID, OTHER_END_ID, with_tokenizer
@@ -20,7 +21,7 @@ from tests.engine.whole.grammars.tokens import END_ID, OTHER_END_ID, with_tokeni
 _PROMPT = [5, 6, 7]
 
 
-class _Step:
+class _Step(StepTokens):
     """A step that knows its tokens; counts how often it was asked."""
 
     def __init__(self, *tokens: int) -> None:

@@ -16,6 +16,7 @@ from engine.worker.worker import Worker, load_worker
 from kernels.batch import Sampled, SamplingColumns
 from kernels.reference import ReferenceBackend
 from kernels.runtime import HostRuntime
+from kernels.sampling import BROKEN, NONE_LEFT
 from tests.engine import rows
 from tests.engine.model.tiny import VOCAB_SIZE, TinyModel
 from tests.engine.whole.engine_run import Run
@@ -170,6 +171,8 @@ def test_a_row_that_may_choose_nothing_gets_no_token() -> None:
     nothing = {"allowed_token_ids": (1,), "min_tokens": 2, "stop_token_ids": (1,)}
     logits = [_SOUND, [-_INF] * 6, _SOUND, [_NAN] * 6]
     assert _tokens(logits, nothing, {}, {}, nothing) == [NONE_ALLOWED, -1, 2, -1]
+    # graphs hand out what kernels have chosen
+    assert (NONE_LEFT, BROKEN) == (NONE_ALLOWED, -1)
 
 
 def test_a_broken_row_is_broken_in_a_search_too() -> None:
