@@ -273,6 +273,20 @@ class KernelBackend(Protocol):
         """
         ...
 
+    def sample_masked(
+        self, logits: Tensor, columns: SamplingColumns, masks: Tensor, places: Tensor
+    ) -> Sampled:
+        """As `sample` without log-probabilities, among the tokens that masks leave.
+
+        A row gets `kernels.sampling.BROKEN` as there, whatever is left of it, and `NONE_LEFT` where
+        no number is left of a sound one.
+
+        Args:
+            logits: as of `sample`, may be overwritten.
+            masks, places: [N, ceil(vocab / 32)] and [S], see `mask_tokens`.
+        """
+        ...
+
     def report_logprobs(self, tokens: Tensor, logits: Tensor, num_logprobs: int) -> Sampled:
         """Attach log-probabilities to tokens [S], the same bits as `sample` with other tokens.
 

@@ -5,6 +5,7 @@ softmax are in float32.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -218,6 +219,19 @@ class ReferenceBackend:
     def sample(self, logits: Tensor, columns: SamplingColumns) -> Sampled:
         """Choose tokens; see `kernels.sampling`."""
         return sampling.sample(logits, columns)
+
+    def sample_masked(
+        self, logits: Tensor, columns: SamplingColumns, masks: Tensor, places: Tensor
+    ) -> Sampled:
+        """Sample twice: what is ruled out may hide that the logits are no numbers."""
+        greedy = replace(columns, all_greedy=True, any_filter=False)
+        is_broken = self.sample(logits, greedy).tokens == sampling.BROKEN
+        scores = logits.float()
+        self.mask_tokens(scores, masks, places)
+        tokens = self.sample(scores, columns).tokens
+        # where nothing is left, the largest is no number either
+        tokens = tokens.masked_fill(tokens == sampling.BROKEN, sampling.NONE_LEFT)
+        return Sampled(tokens=tokens.masked_fill(is_broken, sampling.BROKEN))
 
     def report_logprobs(self, tokens: Tensor, logits: Tensor, num_logprobs: int) -> Sampled:
         """See `kernels.sampling.with_logprobs`."""

@@ -52,8 +52,30 @@ class DeviceMemory:
     used: int
 
 
+class Outbox(Protocol):
+    """Host memory whose contents go to a device tensor beside the device's other work.
+
+    Attributes:
+        host: of the tensor's shape and dtype.
+    """
+
+    host: Tensor
+
+    def wait(self) -> None:
+        """Wait until the host memory may be overwritten, which is soon after `send`."""
+        ...
+
+    def send(self, count: int) -> None:
+        """Overwrite the first items of the tensor, before any later work."""
+        ...
+
+    def taken(self) -> None:
+        """Note that work up to here reads what was sent last, and later work does not."""
+        ...
+
+
 class Runtime(Protocol):
-    """One device, fed from one thread.
+    """One device, fed from one thread at a time.
 
     Attributes:
         captures: whether `capture` makes a later replay cheaper than the work itself.
@@ -73,6 +95,14 @@ class Runtime(Protocol):
 
     def refill(self, target: Tensor, values: Tensor) -> None:
         """Overwrite a device tensor IN PLACE with a host tensor of its shape and dtype."""
+        ...
+
+    def outbox(self, target: Tensor) -> Outbox:
+        """Make one for a device tensor."""
+        ...
+
+    def enter_thread(self) -> None:
+        """Let the calling thread feed the device."""
         ...
 
     def mark(self) -> object:
@@ -188,6 +218,13 @@ class HostRuntime:
         """Copy."""
         target.copy_(values)
 
+    def outbox(self, target: Tensor) -> Outbox:
+        """Copy when it is sent."""
+        return _HostOutbox(target.clone(), target)
+
+    def enter_thread(self) -> None:
+        """Any thread may compute."""
+
     def mark(self) -> object:
         """Read the clock."""
         return time.perf_counter()
@@ -253,6 +290,21 @@ class HostRuntime:
         """Nothing is known."""
         work()
         return 0
+
+
+@dataclass(slots=True)
+class _HostOutbox:
+    host: Tensor
+    target: Tensor
+
+    def wait(self) -> None:
+        pass
+
+    def send(self, count: int) -> None:
+        self.target[:count] = self.host[:count]
+
+    def taken(self) -> None:
+        pass
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from kernels.batch import SMALLEST_TEMPERATURE, Sampled, SamplingColumns
 # one elementwise operation meet the same token in every row
 _ROW_ALIGNMENT = 64
 
-# instead of a token, where the logits are no numbers or allow nothing
-BROKEN = -1
+# instead of a token: where logits are no numbers or allow nothing, and where masks leave nothing
+BROKEN, NONE_LEFT = -1, -2
 
 # scores of which the largest one is looked up first
 _CHUNK = 1024

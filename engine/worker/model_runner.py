@@ -3,6 +3,7 @@
 By one launch of a captured CUDA graph where one fits, or by launching kernel after kernel.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -18,9 +19,9 @@ from engine.worker.graphs.cuda_graphs import Computation, CudaGraphs
 from engine.worker.graphs.graph_batch import GraphShape
 from engine.worker.report import PendingStep
 from engine.worker.row_table import RowTable
+from engine.worker.sampling.late_choices import LateChoice
 from engine.worker.sampling.pooling import Pooler
 from engine.worker.sampling.sampler import (
-    choose_masked,
     do_masks_suffice,
     masks_of,
     sample_batch,
@@ -78,12 +79,18 @@ class ModelRunner:
         if self._graphs is not None:
             self._graphs.close()
 
-    def run(self, plan: StepPlan, pending: PendingStep, arriving: ArrivingBlocks | None) -> None:
+    def run(
+        self, plan: StepPlan, pending: PendingStep, arriving: ArrivingBlocks | None
+    ) -> LateChoice | None:
         """Write the block tables of a plan and feed its batch, by a graph where one fits.
 
         Args:
             pending: takes what is sampled.
             arriving: what layers have to wait for, which no graph can.
+
+        Returns:
+            What is left to be done, by any thread, before anything else is enqueued: it waits for
+            the host, and then adds to `pending`.
 
         Raises:
             InvariantViolated: if the plan breaks a promise, see `lay_out`.
@@ -93,7 +100,7 @@ class ModelRunner:
         if graphs is None or shape is None or not graphs.holds_appends(shape, plan):
             self._append(plan)
         if not plan.num_tokens:
-            return
+            return None
         table = self._table
         batch = lay_out(
             plan,
@@ -101,13 +108,15 @@ class ModelRunner:
             self._block_size,
             is_chunked_alike=self._backend.is_chunked_alike,
         )
+        late = None
         if graphs is not None and shape is not None:
-            self._replay(graphs, shape, plan, batch, pending)
+            late = self._replay(graphs, shape, plan, batch, pending)
         else:
             self._launch(plan, batch, pending, arriving)
         table.lengths[batch.spans.rows] = batch.spans.ends
         # siblings get the length of their parents
         table.lengths[batch.sampled.rows] = batch.sampled.positions
+        return late
 
     def _append(self, plan: StepPlan) -> None:
         if plan.append_rows:
@@ -122,20 +131,27 @@ class ModelRunner:
         plan: StepPlan,
         batch: HostBatch,
         pending: PendingStep,
-    ) -> None:
-        """Feed the batch by one launch of a captured graph."""
-        if shape.is_ruled:
-            fed = graphs.replay_ruled(shape, plan, batch)
-            if not do_masks_suffice(batch, self._table):
-                self._choose_ruled(batch, fed.tokens, fed.hidden, fed.places, pending)
-                return
-            places, masks = masks_of(batch.sampled, self._table)
-            decodes, chunks = graphs.choose_masked(shape, batch, places, masks)
-        else:
-            decodes, chunks = graphs.replay(shape, plan, batch)
+    ) -> LateChoice | None:
+        """Feed the batch by one launch of a captured graph; as `run`."""
+        if not shape.is_ruled:
+            self._add(graphs.replay(shape, plan, batch), batch, pending)
+            return None
+        fed = graphs.replay_ruled(shape, plan, batch)
+        if not do_masks_suffice(batch, self._table):
+            self._choose_ruled(batch, fed.tokens, fed.hidden, fed.places, pending)
+            return None
+        asked = masks_of(batch.sampled, self._table)
+
+        def choose(begun: Callable[[], None]) -> None:
+            self._add(graphs.choose_masked(shape, batch, asked, begun), batch, pending)
+
+        return choose
+
+    def _add(self, chosen: tuple[Sampled, Sampled], batch: HostBatch, pending: PendingStep) -> None:
+        """Add what graphs have sampled for decodes and for chunks to a step."""
         rows, num_decodes = batch.sampled.rows, batch.num_decodes
         num_logprobs = self._table.parameters.num_logprobs
-        for sampled, part in ((decodes, rows[:num_decodes]), (chunks, rows[num_decodes:])):
+        for sampled, part in zip(chosen, (rows[:num_decodes], rows[num_decodes:]), strict=True):
             if len(part):
                 pending.add(sampled, part, num_logprobs[part])
 
@@ -186,8 +202,7 @@ class ModelRunner:
         return self._backend.sample(logits, columns)
 
     def _choose_masked(
-        self, hidden: Tensor, columns: SamplingColumns, places: Tensor, masks: Tensor
+        self, hidden: Tensor, columns: SamplingColumns, masks: Tensor, places: Tensor
     ) -> Sampled:
         """The same, of what masks leave."""
-        logits = self._model.logits(hidden)
-        return choose_masked(self._backend, logits, columns, places, masks)
+        return self._backend.sample_masked(self._model.logits(hidden), columns, masks, places)

@@ -1,6 +1,8 @@
 """Brings the tokens that a step has sampled to the host, and makes its result from them."""
 
 from collections.abc import Iterable
+from concurrent.futures import Future
+from threading import Event
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +11,7 @@ from torch import Tensor
 from engine.types import IntColumn, StepResult, float32, int32
 from engine.worker.staging import Int32Array
 from kernels.batch import Sampled
-from kernels.runtime import Fetch, Runtime
+from kernels.runtime import Fetch, Fetched, Runtime
 
 
 class PendingStep:
@@ -34,6 +36,8 @@ class PendingStep:
         self._pooled: Tensor | None = None
         self._fetch: Fetch | None = None
         self._tokens: list[int] | None = None
+        self._completed: Future[None] | None = None
+        self._others_begun: Event | None = None
 
     def add(self, sampled: Sampled, rows: Int32Array, num_logprobs: Int32Array) -> None:
         """Add what was sampled for N rows, or looked up for N tokens of prompts.
@@ -66,12 +70,19 @@ class PendingStep:
             columns += sampled.tokens, sampled.logprobs, sampled.top_tokens, sampled.top_logprobs
         self._fetch = self._runtime.fetch(columns, self._mark)
 
+    def complete_by(self, completed: "Future[None]") -> None:
+        """Have `fetch` called by another thread, with what else is to be added before."""
+        self._completed = completed
+
+    def let_pass(self, begun: Event) -> None:
+        """Let `result` wait until some work that the device waits for is under way, too."""
+        self._others_begun = begun
+
     def tokens(self) -> list[int]:
         """Wait for the tokens of all parts; any thread may ask, before or after `result`."""
         if self._tokens is None:
-            assert self._fetch is not None, "the step is complete"
             # behind what is not sampled each part has four columns, tokens first
-            columns = self._fetch.wait().tensors[2::4]
+            columns = self._fetched().tensors[2::4]
             self._tokens = [
                 token for column in columns if column is not None for token in column.tolist()
             ]
@@ -79,8 +90,9 @@ class PendingStep:
 
     def result(self) -> StepResult:
         """Wait until the device is done with the step; blocks may still be on their way out."""
-        assert self._fetch is not None, "the step is complete"
-        fetched = self._fetch.wait()
+        fetched = self._fetched()
+        if self._others_begun is not None:
+            self._others_begun.wait()
         is_spoiled, pooled, *columns = fetched.tensors
         tokens, logprobs, top_tokens, top_logprobs = (columns[start::4] for start in range(4))
         top_counts = list(map(_top_counts, self._num_logprobs, top_tokens))
@@ -98,6 +110,12 @@ class PendingStep:
             pooled_items=self._pooled_items,
             pooled=float32(b"" if pooled is None else pooled.numpy().tobytes()),
         )
+
+    def _fetched(self) -> Fetched:
+        if self._completed is not None:
+            self._completed.result()
+        assert self._fetch is not None, "the step is complete"
+        return self._fetch.wait()
 
     def _spoiled_slots(self, is_spoiled: Tensor | None) -> IntColumn:
         if is_spoiled is None:

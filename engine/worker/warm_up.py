@@ -142,11 +142,16 @@ class WarmUp:
             self._backend.sample(logits, wanted)
             self._backend.sample(logits, replace(wanted, any_filter=False))
             self._backend.sample(logits, replace(wanted, any_filter=False, all_greedy=True))
-        # as rows with rules are chosen
+        # as rows with rules are chosen, by graphs and kernel by kernel
         scores = logits.float()
         masks = torch.full((len(scores), div_ceil(scores.shape[1], 32)), -1, dtype=torch.int32)
-        self._backend.mask_tokens(scores, masks.to(self._device))
+        masks = masks.to(self._device)
+        self._backend.mask_tokens(scores, masks)
         ruled = replace(columns, num_logprobs=-1)
+        places = torch.arange(len(scores), dtype=torch.int32, device=self._device)
+        self._backend.sample_masked(logits, ruled, masks, places)
+        greedy = replace(ruled, any_filter=False, all_greedy=True)
+        self._backend.sample_masked(logits, greedy, masks, places)
         self._backend.sample(scores, ruled)
         self._backend.sample(scores, replace(ruled, any_filter=False))
         self._backend.sample(scores, replace(ruled, any_filter=False, all_greedy=True))

@@ -27,6 +27,7 @@ from engine.worker.plan_check import PlanLimits, check_plan
 from engine.worker.report import PendingStep
 from engine.worker.row_table import RowTable
 from engine.worker.sampling.grammars import make_grammars
+from engine.worker.sampling.late_choices import LateChoices
 from engine.worker.staging import stage
 from engine.worker.swap.arriving_blocks import ArrivingBlocks
 from engine.worker.swap.swap_arena import shared_memory
@@ -78,6 +79,7 @@ class Worker:
             runtime=runtime,
             grammars=make_grammars(config),
         )
+        self._late = LateChoices(runtime)
         self._runner = ModelRunner(config, backend, model, self._table, pool.kv)
         self._limits = PlanLimits(
             num_rows=config.max_num_seqs,
@@ -111,6 +113,7 @@ class Worker:
         Raises:
             InvariantViolated: if the plan breaks a promise; the worker must not be used any more.
         """
+        self._late.wait()
         pending = PendingStep(plan.step, self._runtime)
         check_plan(plan, self._limits)
         # first of all, since what comes back takes longest
@@ -120,16 +123,17 @@ class Worker:
         if arriving is not None and in_parts is None:
             # what they hold is checked before the batch writes to them
             pending.swapped_in(plan.swap_in_sources, arriving.is_spoiled())
-        self._runner.run(plan, pending, in_parts)
+        choice = self._runner.run(plan, pending, in_parts)
         if in_parts is not None:
             pending.swapped_in(plan.swap_in_sources, in_parts.is_spoiled())
-        pending.fetch()
+        self._late.begin(pending, choice)
         self.pool.save(plan)
         self._table.grammars.note(np.asarray(plan.sampled_rows), pending)
         return pending
 
     def close(self) -> None:
         """Disconnect from the other ranks."""
+        self._late.close()
         # NCCL cannot end while a graph has work of it
         self._runner.close()
         self._parallel.close()

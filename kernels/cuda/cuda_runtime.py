@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kernels.cuda.pinned_buffers import PinnedBuffers
-from kernels.runtime import DeviceMemory, Fetch, Fetched, T
+from kernels.cuda.pinned_outbox import PinnedOutbox
+from kernels.runtime import DeviceMemory, Fetch, Fetched, Outbox, T
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +56,14 @@ class CudaRuntime:
     def refill(self, target: Tensor, values: Tensor) -> None:
         """Copy through pinned memory, without waiting."""
         target.copy_(values.pin_memory(), non_blocking=True)
+
+    def outbox(self, target: Tensor) -> Outbox:
+        """Pinned memory and a stream of its own."""
+        return PinnedOutbox(target)
+
+    def enter_thread(self) -> None:
+        """Each thread has a current device."""
+        torch.cuda.set_device(self.device)
 
     def mark(self) -> object:
         """Record an event."""

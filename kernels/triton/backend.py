@@ -161,6 +161,12 @@ class TritonBackend(ReferenceBackend):
         """Choose tokens; see `kernels.triton.sampling.sample`."""
         return sample.sample(logits, columns)
 
+    def sample_masked(
+        self, logits: Tensor, columns: SamplingColumns, masks: Tensor, places: Tensor
+    ) -> Sampled:
+        """The kernels of `sample`, which read the masks beside the logits."""
+        return sample.sample_masked(logits, columns, masks, places)
+
     def report_logprobs(self, tokens: Tensor, logits: Tensor, num_logprobs: int) -> Sampled:
         """The kernels of `sample`."""
         return sample.report_logprobs(tokens, logits, num_logprobs)

@@ -9,7 +9,8 @@ from torch.nn import functional
 
 from kernels.batch import BatchColumns
 from kernels.reference import ReferenceBackend
-from tests.kernels.batches import Batch, Shape, make_batch, without_tokens_before
+from kernels.sampling import BROKEN, NONE_LEFT
+from tests.kernels.batches import Batch, Shape, make_batch, make_columns, without_tokens_before
 
 ROWS = [(1, 1), (17, 1), (63, 1), (16, 16), (40, 15), (33, 2)]
 
@@ -225,3 +226,14 @@ def test_a_batch_is_looked_up_in_the_tables_of_all_rows(backend: ReferenceBacken
     assert batch.block_tables.tolist() == [[7, 8], [0, 0], [5, 9]]
     narrow = (batch.block_tables, batch.context_lens, batch.query_starts)
     assert {tensor.dtype for tensor in narrow} == {torch.int32}
+
+
+def test_masks_hide_no_broken_row(backend: ReferenceBackend) -> None:
+    logits = torch.zeros(5, 40)
+    logits[:, 7] = 2.0
+    logits[1, 3], logits[4, 7] = torch.nan, torch.inf
+    # the first has no mask, the others leave token 5, which is broken in none, or nothing
+    masks = torch.tensor([[1 << 5, 0], [0, 0]], dtype=torch.int32)
+    places = torch.tensor([-1, 0, 0, 1, 0], dtype=torch.int32)
+    chosen = backend.sample_masked(logits, make_columns(5, temperature=0.0), masks, places)
+    assert chosen.tokens.tolist() == [7, BROKEN, 5, NONE_LEFT, BROKEN]

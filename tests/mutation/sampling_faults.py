@@ -1,19 +1,22 @@
 """Faults of the choice of tokens."""
 
-from engine.worker.sampling.grammars import Grammars, _Grammar, _Row
+from engine.worker.sampling.grammars import Grammars, NextMasks
+from engine.worker.sampling.late_choices import LateChoices, _complete
 from engine.worker.sampling.logit_rules import LogitRules, _penalise, _Rules
+from engine.worker.sampling.matchers import Compilations, RowMatcher
 from engine.worker.sampling.pooling import Pooler
 from engine.worker.sampling.sampler import (
     _apply_logit_rules,
     _choose,
     _columns,
     _draw_by_rules,
-    _masks,
     _rank_by_rules,
     _with_listed,
-    choose_masked,
     look_up,
+    masks_of,
 )
+from engine.worker.worker import Worker
+from kernels.reference import ReferenceBackend
 from kernels.sampling import _first, is_random, sample
 from tests.mutation.mutant import Fault
 
@@ -167,7 +170,7 @@ SAMPLING_FAULTS = [
     ),
     Fault(
         what="min_tokens counts the prompt",
-        function=_masks,
+        function=masks_of,
         old=" - table.parameters.prompt_lens[rows]",
         new="",
         noticed_by="test_stop_ids_are_kept_back_for_tokens_of_the_output",
@@ -223,45 +226,66 @@ SAMPLING_FAULTS = [
     ),
     Fault(
         what="a stop id ends a text that its grammar does not call complete",
-        function=Grammars.allowed,
-        old="allow if matcher.is_accepting() else rule_out",
+        function=NextMasks.write,
+        old="allow if state.made().is_accepting() else rule_out",
         new="allow",
         noticed_by="test_stop_ids_are_allowed_where_the_text_is_complete_alone",
     ),
     Fault(
         what="a grammar that has failed lets its row end",
-        function=Grammars.allowed,
-        old="if matcher.is_error():",
-        new="if not matcher:",
+        function=NextMasks.write,
+        old="mask[:] = 0",
+        new="pass",
         noticed_by="test_an_error_allows_nothing",
     ),
     Fault(
         what="a fork reads on with its parent's matcher",
-        function=_Row.fork,
+        function=RowMatcher.fork,
         old="self.matcher.deep_copy()",
         new="self.matcher",
         noticed_by="test_a_fork_goes_its_own_way",
     ),
     Fault(
         what="rows of a grammar fail once they have filled its lexer together",
-        function=Grammars.allowed,
-        old="_FULL in matchers[index].get_error()",
+        function=Grammars.compute_again,
+        old="_FULL in state.made().get_error()",
         new="False",
         noticed_by="test_a_lexer_that_many_rows_have_filled_is_replaced",
     ),
     Fault(
         what="rows of a grammar wait for each other",
-        function=_Grammar.take_turn,
+        function=Compilations.take_turn,
         old="(self._turn + 1) % self._num_copies",
         new="self._turn",
         noticed_by="test_rows_of_one_grammar_take_turns",
     ),
     Fault(
         what="masks hide that logits are no numbers",
-        function=choose_masked,
-        old="tokens.masked_fill(is_broken, BROKEN)",
+        function=ReferenceBackend.sample_masked,
+        old="tokens.masked_fill(is_broken, sampling.BROKEN)",
         new="tokens",
         noticed_by="test_masks_hide_no_broken_row",
+    ),
+    Fault(
+        what="a step's result holds up the choice behind it",
+        function=LateChoices.begin,
+        old="self._before.let_pass(begun)",
+        new="pass",
+        noticed_by="test_a_step_gives_its_result_when_the_choice_behind_it_is_under_way",
+    ),
+    Fault(
+        what="a choice that fails holds up the step before for ever",
+        function=_complete,
+        old="    finally:\n        begun.set()",
+        new="    finally:\n        pass",
+        noticed_by="test_an_error_of_a_choice_ends_its_step_and_the_next_but_not_the_one_before",
+    ),
+    Fault(
+        what="a plan is carried out before the choice of the step before is enqueued",
+        function=Worker.enqueue,
+        old="self._late.wait()",
+        new="pass",
+        noticed_by="test_a_plan_waits_for_the_choice_before_it",
     ),
     Fault(
         what="a grammar reads the token of the first row of its step",

@@ -37,7 +37,7 @@ from engine.worker.graphs.graph_batch import (
 )
 from engine.worker.graphs.masked_choices import ChooseMasked, MaskedChoices
 from engine.worker.row_table import RowTable
-from engine.worker.staging import Int32Array
+from engine.worker.sampling.sampler import RowMasks
 from kernels.backend import KernelBackend
 from kernels.batch import BatchLayout, Sampled, SamplingColumns
 
@@ -57,7 +57,7 @@ class Computation:
     Attributes:
         feed: tokens [T] int64 to the model -> [T, hidden_size].
         choose: what follows hidden states [S, hidden_size].
-        choose_masked: the same by masks, see `engine.worker.sampling.sampler.choose_masked`.
+        choose_masked: the same by masks and their places, see `KernelBackend.sample_masked`.
     """
 
     feed: Callable[[Tensor, BatchLayout], Tensor]
@@ -215,17 +215,17 @@ class CudaGraphs:
         return Fed(*output, places)
 
     def choose_masked(
-        self, shape: GraphShape, batch: HostBatch, places: Int32Array, masks: Int32Array
+        self, shape: GraphShape, batch: HostBatch, asked: RowMasks, begun: Callable[[], None]
     ) -> tuple[Sampled, Sampled]:
         """Enqueue the choice behind `replay_ruled`, where masks are all that the rules ask for.
 
         Args:
-            places, masks: host [S] and [N, ceil(vocab_size / 32)], see `masks_of`.
+            begun: see `NextMasks.write`.
 
         Returns:
             As `replay`.
         """
-        return _parts(self._choices.choose(shape, batch, places, masks), shape, batch)
+        return _parts(self._choices.choose(shape, batch, asked, begun), shape, batch)
 
     def _launch(self, shape: GraphShape, plan: StepPlan, batch: HostBatch) -> _Output:
         graph = self._graphs.get(shape) or self._capture(shape)

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,11 +15,12 @@ from engine.integers import div_ceil
 from engine.worker.batch import HostBatch
 from engine.worker.graphs.graph_batch import GraphShape, unpack
 from engine.worker.row_table import RowTable
+from engine.worker.sampling.sampler import RowMasks
 from engine.worker.sampling.token_masks import WORD_BITS
-from engine.worker.staging import ALIGNMENT_BYTES, Int32Array
+from engine.worker.staging import ALIGNMENT_BYTES
 from kernels.batch import Sampled, SamplingColumns
 
-# what follows hidden states [S, hidden_size], see `engine.worker.sampling.sampler.choose_masked`
+# what follows hidden states [S, hidden_size], of what masks [N, ceil(vocab_size / 32)] leave
 ChooseMasked: TypeAlias = Callable[[Tensor, SamplingColumns, Tensor, Tensor], Sampled]
 
 
@@ -53,6 +53,8 @@ class MaskedChoices:
         device = table.runtime.device
         self._buffer = torch.full((size,), -1, dtype=torch.int32, device=device)
         self._masks = self._buffer[self._start :].view(max_num_rows, num_words)
+        self._outbox = table.runtime.outbox(self._buffer)
+        self._host = self._outbox.host.numpy()
 
     def capture(self, shape: GraphShape) -> None:
         """Capture what chooses behind a ruled shape that has been captured."""
@@ -62,25 +64,29 @@ class MaskedChoices:
             self._graphs[shape, is_random] = self._table.runtime.capture(work)
 
     def choose(
-        self, shape: GraphShape, batch: HostBatch, places: Int32Array, masks: Int32Array
+        self, shape: GraphShape, batch: HostBatch, asked: RowMasks, begun: Callable[[], None]
     ) -> Sampled:
-        """Enqueue the choice behind a graph that was replayed just now.
+        """Find out what masks allow, and enqueue the choice behind a graph that was replayed.
 
         Args:
-            places: host [S] int32 the place of each sampled row's mask, or -1 for none.
-            masks: host [N, ceil(vocab_size / 32)] int32.
+            begun: see `NextMasks.write`.
 
         Returns:
             Tokens in the order of the shape's rows, padding included, valid until the next replay.
         """
-        packed = np.full(self._start + masks.size, -1, np.int32)
-        num_decodes = batch.num_decodes
-        packed[:num_decodes] = places[:num_decodes]
-        packed[shape.num_decodes :][: len(places) - num_decodes] = places[num_decodes:]
-        packed[self._start :] = masks.reshape(-1)
-        self._table.runtime.refill(self._buffer[: len(packed)], torch.from_numpy(packed))
+        self._outbox.wait()
+        num_decodes, places = batch.num_decodes, asked.places
+        sent = self._host[: self._start]
+        sent[:] = -1
+        sent[:num_decodes] = places[:num_decodes]
+        sent[shape.num_decodes :][: len(places) - num_decodes] = places[num_decodes:]
+        masks = self._host[self._start :].reshape(self._masks.shape)[: len(asked)]
+        asked.write(masks, begun)
+        self._outbox.send(self._start + masks.size)
         is_random = self._table.parameters.is_random[batch.sampled.rows].any()
-        return self._graphs[shape, bool(is_random) or shape.num_prompt_tokens > 0]()
+        chosen = self._graphs[shape, bool(is_random) or shape.num_prompt_tokens > 0]()
+        self._outbox.taken()
+        return chosen
 
     def close(self) -> None:
         """Free all graphs."""
@@ -101,6 +107,6 @@ class MaskedChoices:
             all_greedy=not is_random,
             any_filter=is_random,
         )
-        sampled = self._choose(hidden, columns, self._buffer[: shape.num_rows], self._masks)
+        sampled = self._choose(hidden, columns, self._masks, self._buffer[: shape.num_rows])
         table.keep_sampled(batch.sampled_rows, sampled.tokens)
         return sampled

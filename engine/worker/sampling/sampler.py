@@ -1,6 +1,7 @@
 """Chooses one token per sampled row, and looks up log-probabilities of prompts."""
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -8,12 +9,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from engine.integers import div_ceil
 from engine.types import NONE_ALLOWED
 from engine.worker.batch import HostBatch
 from engine.worker.report import PendingStep
 from engine.worker.row_table import RowTable
-from engine.worker.sampling.logit_rules import Context
-from engine.worker.sampling.token_masks import full_mask
+from engine.worker.sampling.grammars import NextMasks
+from engine.worker.sampling.logit_rules import Context, LogitRules
+from engine.worker.sampling.token_masks import WORD_BITS
 from engine.worker.spans import NextTokens
 from engine.worker.staging import Int32Array, stage
 from kernels.backend import KernelBackend
@@ -121,35 +124,49 @@ def do_masks_suffice(batch: HostBatch, table: RowTable) -> bool:
     )
 
 
-def masks_of(sampled: NextTokens, table: RowTable) -> tuple[Int32Array, Int32Array]:
-    """Which rows have masks, and what these allow; waits for the tokens of the step before.
+@dataclass(frozen=True, slots=True)
+class RowMasks:
+    """What rules and grammars allow in N of S sampled rows, to be found out.
 
-    Returns:
-        [S] int32 place of each row's mask, or -1 for none; masks [N, ceil(vocab_size / 32)].
+    Attributes:
+        places: [S] int32 which of the masks is a row's, or -1 for none.
     """
-    is_ruled = table.is_ruled(sampled.rows)
-    places = np.full(len(sampled.rows), -1, np.int32)
-    places[is_ruled] = np.arange(is_ruled.sum())
-    return places, _masks(table.vocab_size, np.flatnonzero(is_ruled), sampled, table)
+
+    places: Int32Array
+    _by_grammars: NextMasks
+    _rules: LogitRules
+    # place of its mask, row, tokens of its output
+    _ruled: list[tuple[int, int, int]]
+
+    def write(self, masks: Int32Array, begun: Callable[[], None] = lambda: None) -> None:
+        """Find it out, see `NextMasks.write`.
+
+        Args:
+            masks: [N, ceil(vocab_size / 32)] int32, is overwritten.
+        """
+        num_grammars = len(self._by_grammars.states)
+        masks[num_grammars:] = -1
+        self._by_grammars.write(masks[:num_grammars], begun)
+        for place, row, num_output in self._ruled:
+            self._rules.mask(masks[place], row, num_output)
+
+    def __len__(self) -> int:
+        return int(self.places.max(initial=-1)) + 1
 
 
-def choose_masked(
-    backend: KernelBackend, logits: Tensor, columns: SamplingColumns, places: Tensor, masks: Tensor
-) -> Sampled:
-    """As `choose`, of what masks leave; on the device only, so that a graph can hold it.
-
-    Args:
-        logits: [S, vocab_size], may be overwritten.
-        places, masks: see `KernelBackend.mask_tokens`.
-    """
-    greedy = replace(columns, all_greedy=True, any_filter=False)
-    is_broken = backend.sample(logits, greedy).tokens == BROKEN
-    scores = logits.float()
-    backend.mask_tokens(scores, masks, places)
-    tokens = backend.sample(scores, columns).tokens
-    # where nothing is left, the largest is no number either
-    tokens = tokens.masked_fill(tokens == BROKEN, NONE_ALLOWED)
-    return Sampled(tokens=tokens.masked_fill(is_broken, BROKEN))
+def masks_of(sampled: NextTokens, table: RowTable) -> RowMasks:
+    """Which of the sampled rows have masks."""
+    rows = sampled.rows
+    num_output = sampled.positions - table.parameters.prompt_lens[rows]
+    has_grammar, has_rules = table.grammars.is_active[rows], table.rules.is_active[rows]
+    places = np.full(len(rows), -1, np.int32)
+    num_grammars = int(has_grammar.sum())
+    places[has_grammar] = np.arange(num_grammars)
+    others = has_rules & ~has_grammar
+    places[others] = num_grammars + np.arange(others.sum())
+    ruled = np.stack((places, rows, num_output), axis=1)[has_rules].tolist()
+    asked = table.grammars.ask(rows[has_grammar], num_output[has_grammar])
+    return RowMasks(places, asked, table.rules, [tuple(each) for each in ruled])
 
 
 def look_up(backend: KernelBackend, logits: Tensor, prompt: NextTokens, table: RowTable) -> Sampled:
@@ -232,7 +249,11 @@ def _apply_rules(
         changed = scores.index_select(0, where)
         _apply_logit_rules(changed, indices[is_ruled], sampled, table)
         scores[where] = changed
-    masks = _masks(scores.shape[1], indices, sampled, table)
+    own = replace(sampled, rows=sampled.rows[indices], positions=sampled.positions[indices])
+    asked = masks_of(own, table)
+    bits = np.empty((len(indices), div_ceil(scores.shape[1], WORD_BITS)), np.int32)
+    asked.write(bits)
+    masks = bits[asked.places]
     backend.mask_tokens(scores, table.runtime.to_device(torch.from_numpy(masks)))
 
 
@@ -250,21 +271,6 @@ def _apply_logit_rules(
         prompt_lens=table.parameters.prompt_lens[rows],
     )
     table.rules.apply(scores, rows, context)
-
-
-def _masks(
-    vocab_size: int, indices: Indices, sampled: NextTokens, table: RowTable
-) -> NDArray[np.int32]:
-    """What rules and grammars allow; rows with a grammar wait for the tokens of the step before."""
-    rows = sampled.rows[indices]
-    num_output = sampled.positions[indices] - table.parameters.prompt_lens[rows]
-    masks = full_mask(len(rows), vocab_size)
-    has_grammar = table.grammars.is_active[rows]
-    if has_grammar.any():
-        masks[has_grammar] = table.grammars.allowed(rows[has_grammar], num_output[has_grammar])
-    for place in np.flatnonzero(table.rules.is_active[rows]):
-        table.rules.mask(masks[place], int(rows[place]), int(num_output[place]))
-    return masks
 
 
 def _columns(sampled: NextTokens, table: RowTable) -> SamplingColumns:

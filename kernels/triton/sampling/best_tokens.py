@@ -32,12 +32,14 @@ class ChunkStats:
         tokens: int32 token that wins the chunk.
         raw_sums: float32 sum of exp(logit - largest).
         scaled_sums: float32 sum of exp((logit - largest) / temperature).
+        raw_largest: float32, of all tokens where masks rule some out; else None.
     """
 
     largest: Tensor
     tokens: Tensor
     raw_sums: Tensor
     scaled_sums: Tensor
+    raw_largest: Tensor | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +47,7 @@ class BestTokens:
     """What is known of rows of logits; each column is [S].
 
     Attributes:
-        tokens: int64, the best ones without filters; -1 for none.
+        tokens: int64, the best ones without filters; -1 for none, -2 where masks leave none.
         logsumexps: float32, where the flags ask for them.
         largest, scaled_sums: float32, where the flags ask for sums and the row draws; the latter of
             exp((logit - largest) / temperature).
@@ -65,16 +67,21 @@ def _chunk_kernel(
     tokens_out,
     raw_sums_out,
     scaled_sums_out,
+    raw_largest_out,
     logits,
     temperatures,
     seeds,
     positions,
+    masks,
+    mask_places,
     row_stride,
     vocab_size,
+    num_words,
     num_chunks,
     IS_GREEDY: tl.constexpr,
     HAS_RAW_SUMS: tl.constexpr,
     HAS_SCALED_SUMS: tl.constexpr,
+    HAS_MASKS: tl.constexpr,
     CHUNK: tl.constexpr,
     OVERLAPPED: tl.constexpr,
 ):
@@ -87,6 +94,17 @@ def _chunk_kernel(
     largest = tl.max(values, axis=0)
     out = row * num_chunks + chunk
     has_nan = tl.max((values != values).to(tl.int32), axis=0) > 0
+    if HAS_MASKS:
+        tl.store(raw_largest_out + out, largest)
+        mask = tl.load(mask_places + row).to(tl.int64)
+        is_masked = (mask >= 0) & (tokens < vocab_size)
+        words = tl.load(masks + mask * num_words + (tokens >> 5), is_masked, other=-1)
+        is_ruled_out = ((words >> (tokens & 31)) & 1) == 0
+        values = tl.where(is_ruled_out, -float("inf"), values)
+        largest = tl.max(values, axis=0)
+        if HAS_SCALED_SUMS:
+            # for those who read the row again, to filter it
+            tl.store(place, values.to(logits.dtype.element_ty), is_ruled_out)
     tl.store(largest_out + out, tl.where(has_nan, float("nan"), largest))
     # a chunk of nothing but -inf has no sum: -inf - -inf
     base = tl.where(largest == -float("inf"), 0.0, largest)
@@ -117,6 +135,7 @@ def _merge_kernel(
     chunk_tokens,
     chunk_raw_sums,
     chunk_scaled_sums,
+    chunk_raw_largest,
     logits,
     temperatures,
     seeds,
@@ -126,6 +145,7 @@ def _merge_kernel(
     IS_GREEDY: tl.constexpr,
     HAS_RAW_SUMS: tl.constexpr,
     HAS_SCALED_SUMS: tl.constexpr,
+    HAS_MASKS: tl.constexpr,
     CHUNKS: tl.constexpr,
     OVERLAPPED: tl.constexpr,
 ):
@@ -149,7 +169,8 @@ def _merge_kernel(
             first_key, second_key = draw_keys(tl.load(seeds + row), tl.load(positions + row))
             winners = tl.load(logits + row * row_stride + tokens).to(tl.float32)
             scores = score(winners, tokens, temperature, first_key, second_key)
-            scores = tl.where(is_chunk, scores, -float("inf"))
+            # a chunk of which masks leave nothing has no winner
+            scores = tl.where(is_chunk & (maxima != -float("inf")), scores, -float("inf"))
             token = first_token(scores == tl.max(scores, axis=0), tokens)
             if HAS_SCALED_SUMS:
                 sums = tl.load(chunk_scaled_sums + places, is_chunk, other=0.0)
@@ -157,10 +178,21 @@ def _merge_kernel(
                 tl.store(scaled_sums_out + row, total)
                 tl.store(largest_out + row, largest)
     is_broken = has_nan | (tl.abs(largest) == float("inf"))
+    if HAS_MASKS:
+        raw = tl.load(chunk_raw_largest + places, is_chunk, other=-float("inf"))
+        # what is ruled out may hide that the row is broken
+        is_sound = (tl.abs(tl.max(raw, axis=0)) != float("inf")) & ~has_nan
+        is_broken = ~is_sound
+        token = tl.where(largest == -float("inf"), -2, token)
     tl.store(tokens_out + row, tl.where(is_broken, -1, token).to(tl.int64))
 
 
-def find_best(logits: Tensor, draws: tuple[Tensor, ...], flags: dict[str, bool]) -> BestTokens:
+def find_best(
+    logits: Tensor,
+    draws: tuple[Tensor, ...],
+    flags: dict[str, bool],
+    masks: tuple[Tensor, Tensor] | None = None,
+) -> BestTokens:
     """Find the best token of each row without filters.
 
     Args:
@@ -168,10 +200,12 @@ def find_best(logits: Tensor, draws: tuple[Tensor, ...], flags: dict[str, bool])
         draws: temperatures, seeds and positions of the rows, see `SamplingColumns`.
         flags: IS_GREEDY, whether no row draws; HAS_RAW_SUMS, HAS_SCALED_SUMS, whether sums are
             wanted for log-probabilities and for filters.
+        masks: masks and places of the rows, see `KernelBackend.mask_tokens`. What they rule out
+            becomes -inf IN PLACE where sums for filters are wanted.
     """
     assert logits.stride(1) == 1
     num_rows = len(logits)
-    chunks = _chunk(logits, draws, flags)
+    chunks = _chunk(logits, draws, flags, masks)
     logsumexps, largest, scaled_sums = _floats(3, (num_rows,), logits.device)
     best = BestTokens(
         tokens=torch.empty(num_rows, dtype=torch.int64, device=logits.device),
@@ -190,11 +224,13 @@ def find_best(logits: Tensor, draws: tuple[Tensor, ...], flags: dict[str, bool])
         chunks.tokens,
         chunks.raw_sums,
         chunks.scaled_sums,
+        chunks.raw_largest,
         logits,
         *draws,
         logits.stride(0),
         num_chunks,
         **flags,
+        HAS_MASKS=masks is not None,
         CHUNKS=triton.next_power_of_2(num_chunks),
         num_warps=1,
         **overlap(logits.device),
@@ -202,14 +238,26 @@ def find_best(logits: Tensor, draws: tuple[Tensor, ...], flags: dict[str, bool])
     return best
 
 
-def _chunk(logits: Tensor, draws: tuple[Tensor, ...], flags: dict[str, bool]) -> ChunkStats:
+def _chunk(
+    logits: Tensor,
+    draws: tuple[Tensor, ...],
+    flags: dict[str, bool],
+    masks: tuple[Tensor, Tensor] | None,
+) -> ChunkStats:
     num_rows, vocab_size = logits.shape
     num_chunks = triton.cdiv(vocab_size, CHUNK)
-    largest, raw_sums, scaled_sums = _floats(3, (num_rows, num_chunks), logits.device)
+    num_words = triton.cdiv(vocab_size, 32)
+    if masks is not None:
+        assert masks[0].dtype == masks[1].dtype == torch.int32
+        assert masks[0].shape[1] == num_words
+        assert masks[0].is_contiguous()
+        assert masks[1].shape == (num_rows,)
+    largest, raw_sums, scaled_sums, raw = _floats(4, (num_rows, num_chunks), logits.device)
     stats = ChunkStats(
         largest=largest,
         raw_sums=raw_sums,
         scaled_sums=scaled_sums,
+        raw_largest=None if masks is None else raw,
         tokens=torch.empty(num_rows, num_chunks, dtype=torch.int32, device=logits.device),
     )
     _chunk_kernel[(num_chunks, num_rows)](
@@ -217,12 +265,16 @@ def _chunk(logits: Tensor, draws: tuple[Tensor, ...], flags: dict[str, bool]) ->
         stats.tokens,
         stats.raw_sums,
         stats.scaled_sums,
+        stats.raw_largest,
         logits,
         *draws,
+        *(masks or (None, None)),
         logits.stride(0),
         vocab_size,
+        num_words,
         num_chunks,
         **flags,
+        HAS_MASKS=masks is not None,
         CHUNK=CHUNK,
         num_warps=2,
         **overlap(logits.device),

@@ -2,7 +2,7 @@
 
 A first kernel finds the best token of each chunk of a row, a second one the best of the row
 (`best_tokens`). Rows with filters go on in `filtering`; log-probabilities come from `logprobs`.
-Twin: `kernels.sampling.sample`.
+Twins: `kernels.sampling.sample`, `ReferenceBackend.sample_masked`.
 """
 
 import torch
@@ -41,6 +41,25 @@ def sample(logits: Tensor, columns: SamplingColumns) -> Sampled:
     if not wants_logprobs:
         return Sampled(tokens=best.tokens)
     return logprobs.report_logprobs(best.tokens, logits, columns.num_logprobs, best)
+
+
+def sample_masked(
+    logits: Tensor, columns: SamplingColumns, masks: Tensor, places: Tensor
+) -> Sampled:
+    """The same among the tokens that masks leave; see `KernelBackend.sample_masked`.
+
+    Filters find what is ruled out as -inf in the logits.
+    """
+    flags = {
+        "IS_GREEDY": columns.all_greedy,
+        "HAS_RAW_SUMS": False,
+        "HAS_SCALED_SUMS": columns.any_filter,
+    }
+    draws = columns.temperature, columns.seeds, columns.positions
+    best = find_best(logits, draws, flags, (masks, places))
+    if columns.any_filter:
+        filter_rows(best, logits, columns)
+    return Sampled(tokens=best.tokens)
 
 
 def report_logprobs(tokens: Tensor, logits: Tensor, num_logprobs: int) -> Sampled:

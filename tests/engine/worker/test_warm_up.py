@@ -49,8 +49,16 @@ class _WatchedBackend(ReferenceBackend):
         super().__init__(torch.device("cpu"), torch.float32)
         self.columns: list[SamplingColumns] = []
         self.masked: list[torch.dtype] = []
+        # (any_filter, all_greedy)
+        self.by_masks: list[tuple[bool, bool]] = []
         # (is at a border of 16 bytes, num_logprobs)
         self.looked_up: set[tuple[bool, int]] = set()
+
+    def sample_masked(
+        self, logits: Tensor, columns: SamplingColumns, masks: Tensor, places: Tensor
+    ) -> Sampled:
+        self.by_masks.append((columns.any_filter, columns.all_greedy))
+        return Sampled(tokens=masks.new_zeros(len(logits)))
 
     def mask_tokens(self, scores: Tensor, masks: Tensor, places: Tensor | None = None) -> None:
         assert (masks == -1).all()
@@ -111,6 +119,7 @@ def test_kernels_are_compiled_for_all_sizes_and_ways_to_choose(tiny: TinyModel) 
     flags = ((True, False), (False, False), (False, True))
     assert ways >= {(count, *flag) for count in (-1, 0, 20) for flag in flags}
     assert backend.masked == [torch.float32] * 10
+    assert backend.by_masks == [(True, False), (False, True)] * 10
     # as many bytes as a row of logits here are no multiple of 16
     assert backend.looked_up == {(True, 0), (True, 20), (False, 0), (False, 20)}
 

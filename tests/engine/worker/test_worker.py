@@ -1,7 +1,10 @@
 """What one rank makes of plans."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
+from threading import Event
+from typing import Any
 
 import pytest
 import torch
@@ -9,13 +12,14 @@ import torch
 import engine.worker.worker
 from engine.errors import ConfigError, InvariantViolated
 from engine.types import RowAdmission, StepPlan, int32, int64
+from engine.worker.sampling.sampler import RowMasks
 from engine.worker.swap import arriving_blocks
 from engine.worker.worker import load_worker
 from kernels.runtime import HostRuntime
 from tests.engine.model.tiny import TinyModel
 from tests.engine.whole.engine_run import SWAP_BYTES
 from tests.engine.worker.plans import GREEDY, Driver
-from tests.fakes.worker_loader import LateRuntime, loader
+from tests.fakes.worker_loader import LateRuntime, Replayer, loader
 
 
 def test_capacity_follows_the_configuration(tiny: TinyModel) -> None:
@@ -55,6 +59,29 @@ def test_row_released_and_admitted_in_one_plan_starts_anew(tiny: TinyModel) -> N
     assert second.row == first.row
     driver.prefill(second, 8)
     assert driver.generate(second, 12) == tiny.greedy([8, 9], 12)
+
+
+def test_a_plan_waits_for_the_choice_before_it(
+    tiny: TinyModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But the host goes on where a step waits for its masks."""
+    may_choose, write = Event(), RowMasks.write
+
+    def write_late(self: RowMasks, *rest: Any) -> None:
+        assert may_choose.wait(10)
+        write(self, *rest)
+
+    monkeypatch.setattr(RowMasks, "write", write_late)
+    driver = Driver(loader(Replayer())(tiny.config(run_ahead=2)))
+    row = driver.admit([5, 6, 7], replace(GREEDY, allowed_token_ids=tuple(range(40, 90))))
+    plans = [driver.plan([], [(row, 3)]), driver.plan([row], [])]
+    first = driver.worker.enqueue(plans[0])
+    with ThreadPoolExecutor(1) as thread:
+        second = thread.submit(driver.worker.enqueue, plans[1])
+        assert wait([second], timeout=0.1).not_done
+        may_choose.set()
+    assert {*first.result().tokens, *second.result().result().tokens} <= {*range(40, 90)}
+    driver.worker.close()
 
 
 def test_plans_made_ahead_of_results_decode_the_right_tokens(tiny: TinyModel) -> None:

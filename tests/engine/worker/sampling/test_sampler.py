@@ -11,18 +11,17 @@ from torch import Tensor
 from engine.types import NONE_ALLOWED, FinishReason, SamplingParams
 from engine.worker.batch import HostBatch, lay_out
 from engine.worker.row_table import RowTable
-from engine.worker.sampling.sampler import choose, choose_masked, look_up
+from engine.worker.sampling.sampler import choose, look_up
 from engine.worker.worker import Worker, load_worker
 from kernels.batch import Sampled, SamplingColumns
 from kernels.reference import ReferenceBackend
 from kernels.runtime import HostRuntime
-from kernels.sampling import BROKEN
+from kernels.sampling import BROKEN, NONE_LEFT
 from tests.engine import rows
 from tests.engine.model.tiny import VOCAB_SIZE, TinyModel
 from tests.engine.whole.engine_run import Run
 from tests.engine.worker.plans import GREEDY, Driver
 from tests.fakes.worker_loader import POISON, BreakingModel, loader
-from tests.kernels.batches import make_columns
 
 _DRAWING = SamplingParams(max_tokens=1, temperature=1.3, seed=7)
 _KINDS = (
@@ -172,6 +171,8 @@ def test_a_row_that_may_choose_nothing_gets_no_token() -> None:
     nothing = {"allowed_token_ids": (1,), "min_tokens": 2, "stop_token_ids": (1,)}
     logits = [_SOUND, [-_INF] * 6, _SOUND, [_NAN] * 6]
     assert _tokens(logits, nothing, {}, {}, nothing) == [NONE_ALLOWED, -1, 2, -1]
+    # graphs hand out what kernels have chosen
+    assert (NONE_LEFT, BROKEN) == (NONE_ALLOWED, -1)
 
 
 def test_a_broken_row_is_broken_in_a_search_too() -> None:
@@ -327,16 +328,3 @@ def test_a_prompt_token_is_looked_up_behind_the_one_before_it() -> None:
     torch.testing.assert_close(known.logprobs, raw[[0, 1, 2], [1, 4, 2]])
     assert known.top_tokens is not None
     assert known.top_tokens.tolist() == raw.topk(2).indices.tolist()
-
-
-def test_masks_hide_no_broken_row() -> None:
-    backend = ReferenceBackend(torch.device("cpu"), torch.float32)
-    logits = torch.zeros(4, 40)
-    logits[:, 7] = 2.0
-    logits[1, 3] = torch.nan
-    # the first has no mask, the others leave token 5, which is broken in none, or nothing
-    masks = torch.tensor([[1 << 5, 0], [0, 0]], dtype=torch.int32)
-    places = torch.tensor([-1, 0, 0, 1], dtype=torch.int32)
-    columns = make_columns(4, temperature=0.0)
-    chosen = choose_masked(backend, logits, columns, places, masks)
-    assert chosen.tokens.tolist() == [7, BROKEN, 5, NONE_ALLOWED]

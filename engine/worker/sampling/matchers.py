@@ -1,0 +1,114 @@
+"""Matchers of llguidance: one for each row, copied from those that are compiled for its grammar.
+
+The copies of a matcher share what its lexer has found out so far, and a lock on it. So a grammar is
+compiled once for each thread, and its rows take turns: those of one thread profit from each other,
+and nobody waits for another thread.
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeAlias
+
+from llguidance import LLMatcher
+
+from engine.errors import InvariantViolated
+
+# a matcher, from a thread
+Compiled: TypeAlias = "Future[LLMatcher]"
+
+
+class StepTokens(Protocol):
+    """A step whose tokens the device may not have sampled yet."""
+
+    def tokens(self) -> Sequence[int]:
+        """Wait for what it has sampled, in the order of `StepPlan.sampled_rows`."""
+        ...
+
+
+# what has sampled a row's last token, and the place of the token in it; or the token
+LastToken: TypeAlias = tuple[StepTokens, int] | int | None
+
+
+class Compilations:
+    """One grammar before its first token, compiled as often as there are threads that use it."""
+
+    def __init__(self, text: str, num_copies: int, compile_: Callable[[str], Compiled]) -> None:
+        self.text = text
+        self._num_copies, self._compile = num_copies, compile_
+        self._turn = 0
+        self.compiled: list[Compiled] = []
+
+    def take_turn(self) -> int:
+        """Which of them the next row is to copy; it is compiled in a thread."""
+        turn, self._turn = self._turn, (self._turn + 1) % self._num_copies
+        if turn == len(self.compiled):
+            self.compiled.append(self._compile(self.text))
+        return turn
+
+    def copy(self, turn: int) -> tuple[int, LLMatcher]:
+        """Copy it, or the first if it is not compiled yet, and say which it was."""
+        if not self.compiled[turn].done():
+            turn = 0
+        return turn, self.compiled[turn].result().deep_copy()
+
+
+@dataclass(slots=True)
+class RowMatcher:
+    """One row that has a grammar.
+
+    Attributes:
+        tokens: of the output.
+        num_read: that the matcher has read.
+        last: token, where it may be new to the matcher.
+        stop_ids: ids that end the row, but where the grammar is incomplete.
+        num_begun: how often it has begun again.
+        turn: which matcher of the grammar it copies, see `Compilations`.
+    """
+
+    grammar: Compilations
+    tokens: list[int]
+    stop_ids: tuple[int, ...]
+    turn: int
+    num_read: int = 0
+    num_begun: int = 0
+    matcher: LLMatcher | None = None
+    last: LastToken = None
+
+    def fork(self) -> "RowMatcher":
+        child = replace(self, tokens=[*self.tokens])
+        if self.matcher is None:
+            child.turn = self.grammar.take_turn()
+        else:
+            child.matcher = self.matcher.deep_copy()
+        return child
+
+    def take_unread(self, num_output: int, last: LastToken) -> list[int]:
+        """What the matcher has to read of so many output tokens, the last of which may be new.
+
+        Raises:
+            InvariantViolated: if more are new, or it has read more already.
+        """
+        if len(self.tokens) == num_output - 1 and last is not None:
+            token = last if isinstance(last, int) else last[0].tokens()[last[1]]
+            # a row that has no next token is fed with some other one, until its end is known
+            self.tokens.append(max(token, 0))
+        if len(self.tokens) != num_output:
+            raise InvariantViolated(f"a grammar has seen {len(self.tokens)} tokens of {num_output}")
+        if self.matcher is None:
+            self.turn, self.matcher = self.grammar.copy(self.turn)
+        unread = self.tokens[self.num_read :]
+        self.num_read = num_output
+        return unread
+
+    def begin_again(self, grammar: Compilations) -> None:
+        """Read all tokens by a matcher that was compiled anew."""
+        self.grammar, self.num_read = grammar, len(self.tokens)
+        self.num_begun += 1
+        self.turn, self.matcher = grammar.copy(grammar.take_turn())
+        self.matcher.consume_tokens(self.tokens)
+
+    def made(self) -> LLMatcher:
+        """The matcher, once something was to be read."""
+        assert self.matcher is not None
+        return self.matcher
