@@ -65,11 +65,14 @@ def _choose(
     logits = tl.where(tl.abs(logits) < -worst, logits, 0.0)
     is_expert = (experts < num_experts)[None, :]
     logits = tl.where(is_expert, logits, worst)
+    top = tl.max(logits, 1)
     if IS_SIGMOID:
         scores = tl.sigmoid(logits)
+        total = top
     else:
-        scores = tl.exp(logits - tl.max(logits, 1)[:, None])
-        scores = scores / tl.sum(scores, 1)[:, None]
+        scores = tl.exp(logits - top[:, None])
+        total = tl.sum(scores, 1)
+        scores = scores / total[:, None]
     ranks = scores if IS_SIGMOID or HAS_CHOICE_BIAS else logits
     if HAS_CHOICE_BIAS:
         bias = tl.load(choice_bias + experts, experts < num_experts, other=0.0)
@@ -79,9 +82,14 @@ def _choose(
     chosen = tl.zeros([ROWS, SLOTS], tl.int32)
     shares = tl.zeros([ROWS, SLOTS], tl.float32)
     for slot in tl.static_range(TOP_K):
-        best = tl.argmax(ranks, 1)
+        rank, best = tl.max(ranks, 1, return_indices=True)
         is_best = experts[None, :] == best[:, None]
-        share = tl.sum(tl.where(is_best, scores, 0.0), 1)
+        if HAS_CHOICE_BIAS:
+            share = tl.sum(tl.where(is_best, scores, 0.0), 1)
+        elif IS_SIGMOID:
+            share = rank
+        else:
+            share = tl.exp(rank - top) / total
         chosen = tl.where(slots == slot, best[:, None], chosen)
         shares = tl.where(slots == slot, share[:, None], shares)
         ranks = tl.where(is_best, worst, ranks)

@@ -34,6 +34,18 @@ beginning of their SHA-256, and are not part of this repository.
 | template | SHA-256 | equal | refused | found in |
 |---|---|---:|---:|---|
 """
+_TOKENIZERS = """
+## Their tokenizers
+
+Small ones that public repositories carry, loaded by the server and by transformers: ids of texts in
+several scripts, of code, of spaces and of control tokens, and the texts of these ids. OpenLLaMA's
+file puts a space in front of every text; transformers 5 builds tokenizers of its class anew and
+puts none in front of a text that begins with one. The server follows the file. `python -m
+tests.app.models.published.tokenizers` repeats it.
+
+| found in | form | result |
+|---|---|---|
+"""
 _HEAD = """# Published models, and what becomes of them
 
 What the reader of `config.json` says of models as they are published. This page is written by
@@ -82,7 +94,8 @@ def page() -> str:
         served = "yes" if found.config else f"no: {found.reason.partition(';')[0]}"
         lines.append(f"| {name} | `{found.architecture}` | {served} |\n")
     head = _TEMPLATES.format(count=len(CONVERSATIONS))
-    return _HEAD + "".join(lines) + head + "".join(_template_rows())
+    parts = [_HEAD, *lines, head, *_template_rows(), _TOKENIZERS, *_tokenizer_rows()]
+    return "".join(parts)
 
 
 def published_templates() -> Json:
@@ -97,6 +110,13 @@ def _template_rows() -> Iterator[str]:
         repository = entry["source"].partition("@")[0]
         numbers = f"{entry['equal']} | {entry['refused']}"
         yield f"| {entry['name']} | `{digest[:12]}` | {numbers} | {repository} |\n"
+
+
+def _tokenizer_rows() -> Iterator[str]:
+    for entry in json.loads((Path(__file__).parent / "tokenizers.json").read_bytes()):
+        form = "converted from older files" if entry["converted"] else "`tokenizer.json`"
+        result = entry["different"] or "equal"
+        yield f"| {entry['source'].partition('@')[0]} | {form} | {result} |\n"
 
 
 if __name__ == "__main__":

@@ -178,8 +178,9 @@ def _ours(template: ChatTemplate, conversation: Conversation) -> str | None:
 
 
 def _theirs(source: str, conversation: Conversation) -> str | None:
+    render: Any = render_jinja_template
     try:
-        [text], _ = render_jinja_template(
+        texts, _ = render(
             conversations=[conversation.messages],
             tools=list(conversation.tools) or None,
             chat_template=source,
@@ -189,7 +190,7 @@ def _theirs(source: str, conversation: Conversation) -> str | None:
         )
     except (TemplateError, TypeError, ValueError, LookupError, AttributeError, RecursionError):
         return None
-    return str(text)
+    return str(texts[0])
 
 
 def main(folders: list[str]) -> int:
