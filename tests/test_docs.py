@@ -175,6 +175,17 @@ def test_every_report_was_tried() -> None:
     assert [int(number) for number in rows] == list(range(1, 86))
 
 
+def test_every_attack_has_a_test_or_a_reason() -> None:
+    page = (ROOT / "docs/security.md").read_text()
+    advisories = re.findall(r"^\| (\d+) \|.* \| ([^|]+) \|$", page, re.MULTILINE)
+    assert [int(number) for number, _ in advisories] == list(range(1, 40))
+    open_once = page.partition("## Seen open once")[2].partition("## ")[0]
+    cells = re.findall(r"^\| .* \| ([^|]+) \|$", open_once, re.MULTILINE)[1:]
+    assert len(cells) == 8
+    shown = re.compile(r"`tests/[\w/]+\.py::test_\w+`|none: ")
+    assert not [cell for cell in (*dict(advisories).values(), *cells) if not shown.match(cell)]
+
+
 def test_limits_of_heads_are_those_of_the_code() -> None:
     page = (ROOT / "docs/security.md").read_text()
     for row in (

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.limits import WRITE_S
 from app.telemetry.request_record import GONE, RequestRecord
 
 Sink = Callable[[RequestRecord], None]
@@ -24,7 +23,7 @@ class RecordedApp:
     """
 
     def __init__(
-        self, app: ASGIApp, sinks: Sequence[Sink] = (), *, write_s: float = WRITE_S
+        self, app: ASGIApp, sinks: Sequence[Sink] = (), *, write_s: float = math.inf
     ) -> None:
         """Wrap an application.
 

@@ -27,7 +27,7 @@ OPTIONS: dict[str, Any] = {
     "growth_blocks": 0,
     "max_model_len": 1024,
     "swap_gib": 0,
-    "max_num_waiting": 40,
+    "max_num_waiting": 100,
     "deadlines": {"queue_s": 600, "first_token_s": 600, "gap_s": 600, "write_s": 5},
     "max_resumes": 0,
     "resume_timeout_s": 0,
@@ -39,7 +39,7 @@ OPTIONS: dict[str, Any] = {
 }
 # of the model: log-probabilities are to come fast
 VOCAB_SIZE = 2048
-_SHORT = {"prompt": [300] * 100, "max_tokens": 28, "ignore_eos": True}
+_SHORT = {"prompt": [300] * 100, "max_tokens": 100, "ignore_eos": True}
 _SMALL = {"prompt": [300] * 8, "max_tokens": 200, "ignore_eos": True}
 _LARGE = {"prompt": [300] * 64, "max_tokens": 600, "ignore_eos": True}
 # two megabytes; buffers on the way of an answer take half a megabyte of it
@@ -122,7 +122,7 @@ class Drill:
 
 
 async def _overload(scene: Scene) -> None:
-    async with scene.load(_LARGE, 64):
+    async with scene.load(_LARGE, 128):
         await asyncio.Event().wait()
 
 
@@ -178,8 +178,8 @@ async def _read_nothing(scene: Scene) -> None:
 
 
 async def _kill_ingress(scene: Scene) -> None:
-    async with scene.load(_LARGE, 64):
-        # all are in the engine, and few can end within the lease of their ingress
+    # frozen, so that no answer ends before its ingress has not been heard of for long enough
+    async with frozen(scene.process(_WORKER)), scene.load(_SMALL, 8):
         await asyncio.sleep(_OPENING_S)
         scene.process(_INGRESS).kill()
         await asyncio.Event().wait()
@@ -204,7 +204,7 @@ async def _end(scene: Scene) -> None:
 
 DRILLS: tuple[Drill, ...] = (
     Drill(
-        name="64 clients of 664 tokens each, 2,048 slots of KV cache, no collector of traces",
+        name="128 clients of 664 tokens each, 2,048 slots of KV cache, no collector of traces",
         alerts=(
             "PagodaThrashing", "PagodaQueueAge", "PagodaSlowFirstToken",
             "PagodaRefusing", "PagodaTelemetryLost",
@@ -212,7 +212,7 @@ DRILLS: tuple[Drill, ...] = (
         act=_overload,
     ),
     Drill(
-        name="64 clients of 129 tokens each, 2,048 slots of KV cache",
+        name="64 clients of 201 tokens each, 2,048 slots of KV cache",
         alerts=("PagodaKVFull",),
         act=_fill,
     ),
@@ -245,7 +245,7 @@ DRILLS: tuple[Drill, ...] = (
         act=_read_nothing,
     ),
     Drill(
-        name="the ingress killed with 64 requests open (SIGKILL)",
+        name="the ingress killed with 8 requests open, the worker frozen (SIGKILL)",
         alerts=("PagodaIngressLost",),
         act=_kill_ingress,
     ),

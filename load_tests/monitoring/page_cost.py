@@ -3,9 +3,10 @@
 One server gets a load that keeps its batch full. Short turns with viewers and without follow each
 other. One with viewers is compared with the two around it, and one without with the nearest two of
 its kind, which shows what chance makes of equals; so what drifts counts for all, and of all ratios
-the median counts. A step's time is taken twice: from its end to the end of the next, which on a
-machine with few cores also has what others compute, and as the CPU time of the processes that make
-steps, which has hardly any of it.
+the median counts. A step's time is taken twice: from its end to the end of the next, as the mean
+that the engine measures (a count of the few steps of a turn would be wrong by one), which on a
+machine with few cores also has what others compute; and as the CPU time of the processes that make
+steps, which has less of that.
 """
 
 import argparse
@@ -196,36 +197,32 @@ class _Watching:
         viewers = 0 if kind == NONE else self._args.viewers
         looking = [asyncio.create_task(self._look(session)) for _ in range(viewers)]
         await asyncio.sleep(_SETTLE_S)
-        steps, cpu, begin_s = await self._so_far(session)
+        before, cpu, begin_s = await self._so_far(session)
         await asyncio.sleep(self._args.turn_s)
-        more_steps, more_cpu, end_s = await self._so_far(session)
+        after, more_cpu, end_s = await self._so_far(session)
         for task in looking:
             task.cancel()
         sizes = [size for each in await asyncio.gather(*looking) for size in each]
         if viewers and not sizes:
             raise ValueError("the viewers saw no frame; give them a longer --turn-s")
-        if more_steps == steps:
-            raise ValueError("the server makes no steps; give it a longer --turn-s")
-        seconds, num_made = end_s - begin_s, more_steps - steps
+        seconds, step_s = end_s - begin_s, mean_step_s(before, after)
         work_s = sum(more_cpu[role] - cpu[role] for role in _STEPPING)
         return PageTurn(
             kind=kind,
-            step_ms=1e3 * seconds / num_made,
-            work_ms=1e3 * work_s / num_made,
+            step_ms=1e3 * step_s,
+            work_ms=1e3 * step_s * work_s / seconds,
             frames_per_s=len(sizes) / (seconds + _SETTLE_S),
             frame_kib=sum(sizes) / 1024 / max(1, len(sizes)),
             cpu={role: (more_cpu[role] - cpu[role]) / seconds for role in cpu},
         )
 
-    async def _so_far(
-        self, session: aiohttp.ClientSession
-    ) -> tuple[float, dict[str, float], float]:
-        """Steps that the engines have made, CPU seconds by role, and when that was."""
+    async def _so_far(self, session: aiohttp.ClientSession) -> tuple[str, dict[str, float], float]:
+        """The text of the metrics, CPU seconds by role, and when that was."""
         async with session.get(f"{self._url}/metrics", headers=self._headers) as response:
             response.raise_for_status()
             text = await response.text()
         now_s = time.perf_counter()
-        return num_steps(text), cpu_seconds(self._processes), now_s
+        return text, cpu_seconds(self._processes), now_s
 
     async def _look(self, session: aiohttp.ClientSession) -> list[int]:
         """Read the page's stream until the turn is over; returns the bytes of each frame."""
@@ -254,9 +251,21 @@ class _Frames:
         self.sizes += [len(each) for each in messages if each.startswith(b"event: frame")]
 
 
-def num_steps(text: str) -> float:
-    """Steps that the engines of a server have made, from the text of its metrics."""
-    return sum(values_of(text, "pagoda_steps_total").values())
+def mean_step_s(before: str, after: str) -> float:
+    """Mean time from the end of a step to the end of the next, from two texts of metrics.
+
+    Raises:
+        ValueError: if no step was made between them.
+    """
+
+    def gained(name: str) -> float:
+        first, last = (sum(values_of(text, name).values()) for text in (before, after))
+        return last - first
+
+    num_gaps = gained("pagoda_inter_token_seconds_count")
+    if not num_gaps:
+        raise ValueError("the server makes no steps; give it a longer --turn-s")
+    return gained("pagoda_inter_token_seconds_sum") / num_gaps
 
 
 async def _keep_asking(session: aiohttp.ClientSession, url: str, first: float) -> None:

@@ -7,6 +7,7 @@ import pytest
 from app.http.api.openapi import openapi
 from tests.app.api.chat.replies import EOS, saying, tokenizer
 from tests.app.api.server import make_app
+from tests.fakes.scripted_engine import FakeEngineClient, Script
 
 schemathesis = pytest.importorskip("schemathesis")
 pytestmark = [pytest.mark.clients, pytest.mark.ray, pytest.mark.filterwarnings("default")]
@@ -23,7 +24,9 @@ def test_what_the_description_allows_is_answered_as_it_says(method: str, path: s
     from hypothesis import HealthCheck, given, settings
     from schemathesis import GenerationMode, checks
 
-    app = make_app(saying("x"), tokenizer=tokenizer(), eos_token_ids=(EOS,))
+    is_pooled = path in ("/v1/embeddings", "/v1/score")
+    engine = FakeEngineClient([Script(vector=[1.0])]) if is_pooled else saying("x")
+    app = make_app(engine, tokenizer=tokenizer(), eos_token_ids=(EOS,))
     description = schemathesis.openapi.from_asgi("/openapi.json", app)
     operation = description[path][method]
 

@@ -8,7 +8,7 @@ from load_tests.monitoring.page_cost import (
     add_arguments,
     compare,
     cpu_rows,
-    num_steps,
+    mean_step_s,
 )
 
 SOME = "8 viewers"
@@ -39,15 +39,21 @@ def test_processes_are_listed_with_what_they_took_without_viewers_and_with() -> 
     assert cpu_rows(turns, SOME) == [("scheduler", "0.200", "0.300")]
 
 
-def test_steps_of_all_kinds_and_replicas_are_counted() -> None:
-    text = (
-        "# TYPE pagoda_steps_total counter\n"
-        'pagoda_steps_total{replica="a",kind="decode"} 5\n'
-        'pagoda_steps_total{replica="b",kind="mixed"} 2\n'
-        "# TYPE pagoda_step_seconds histogram\n"
-        'pagoda_step_seconds_count{replica="a"} 9\n'
+def scraped(seconds: float, count: float) -> str:
+    return (
+        "# TYPE pagoda_inter_token_seconds histogram\n"
+        'pagoda_inter_token_seconds_bucket{replica="a",le="0.5"} 3\n'
+        f'pagoda_inter_token_seconds_sum{{replica="a"}} {seconds}\n'
+        f'pagoda_inter_token_seconds_count{{replica="a"}} {count}\n'
+        'pagoda_inter_token_seconds_sum{replica="b"} 1\n'
+        'pagoda_inter_token_seconds_count{replica="b"} 9\n'
     )
-    assert num_steps(text) == 7
+
+
+def test_the_time_of_a_step_is_the_mean_that_engines_have_measured_meanwhile() -> None:
+    assert mean_step_s(scraped(2.0, 10), scraped(5.0, 40)) == pytest.approx(0.1)
+    with pytest.raises(ValueError, match="no steps"):
+        mean_step_s(scraped(2.0, 10), scraped(2.0, 10))
 
 
 def test_the_options_have_defaults() -> None:
