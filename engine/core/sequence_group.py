@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from engine.core.decoding.beam_search import BeamSearch
-from engine.core.group_reports import GroupReports
+from engine.core.decoding.group_reports import GroupReports
 from engine.core.sequence import UNFINISHED, Sequence
 from engine.types import FinishReason, IntColumn, Request, SamplingParams, int32
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.core.group_reports import GroupReports
+from engine.core.decoding.group_reports import GroupReports
 
 
 def test_cached_tokens_are_those_of_the_first_time_and_reported_once() -> None:
