@@ -5,7 +5,8 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
+from functools import cache
 from graphlib import TopologicalSorter
 
 import pytest
@@ -125,13 +126,16 @@ def package_of(module: str) -> str:
     return max(names, key=len, default="")
 
 
-def imports(path: str) -> Iterator[str]:
+@cache
+def imports(path: str) -> list[str]:
+    found: list[str] = []
     for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{path} imports relatively"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found += (f"{node.module}.{alias.name}" for alias in node.names)
+    return found
 
 
 def forbidden_imports(importer: str, imported: str) -> str | None:

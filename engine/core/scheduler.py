@@ -238,7 +238,7 @@ class Scheduler:
     def _count_blocks(self) -> None:
         for group in self._counted.values():
             if group.status is Status.RUNNING:
-                group.note_blocks(self._block_manager.num_distinct_blocks(group))
+                group.reports.note_blocks(self._block_manager.num_distinct_blocks(group))
 
     def _note_prefilled(self, done: PlannedStep) -> None:
         """Note that what follows the prompts that the step has ended is known now."""

@@ -4,11 +4,12 @@ As in `sequence`, no other module assigns to a field. Who calls what:
 
     Queues           start_running, preempt
     Planner          take_rows, start_prefill, schedule_decodes, fork_sibling, count_overtake
-    Scheduler        receive_results, note_blocks, finish
+    Scheduler        receive_results, finish
     Decoding         fork_beam, defer_abort, abort_choice, report_prompt_token
-    output           report_cached_tokens, report_preemptions, report_peak_blocks
     DeferredRelease  release_reserved_rows
     resumption       resume_prompt, resume_choices, resume_beams, defer_abort
+
+What is reported beside tokens has its own changes of state, in `group_reports`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from engine.core.decoding.beam_search import BeamSearch
+from engine.core.decoding.group_reports import GroupReports
 from engine.core.sequence import UNFINISHED, Sequence
 from engine.types import FinishReason, IntColumn, Request, SamplingParams, int32
 
@@ -48,12 +50,7 @@ class SequenceGroup:
         reserved_rows: rows kept for siblings that are not forked yet.
         num_overtakes: later groups that have entered while it was swapped out.
         num_prompt_reported: prompt tokens whose log-probability has been reported, if asked for.
-        num_cached_tokens: prompt tokens that the prefix cache had when blocks were first allocated;
-            -1 before.
-        is_cache_reported: whether that has been reported.
-        num_unreported_preemptions: times that it was preempted since its last output.
-        most_blocks: most blocks that it has held at once, as far as it was noted.
-        is_peak_reported: whether that has been reported.
+        reports: what is reported of it beside its tokens.
         deferred_aborts: choices that end in place of their next token.
         place: number of its first entrance into the batch; -1 before.
     """
@@ -69,11 +66,7 @@ class SequenceGroup:
     status: Status = Status.WAITING
     num_overtakes: int = 0
     num_prompt_reported: int = 0
-    num_cached_tokens: int = -1
-    is_cache_reported: bool = False
-    num_unreported_preemptions: int = 0
-    most_blocks: int = 0
-    is_peak_reported: bool = True
+    reports: GroupReports = field(default_factory=GroupReports)
     deferred_aborts: set[int] = field(default_factory=set)
     place: int = -1
 
@@ -172,8 +165,7 @@ class SequenceGroup:
             for choice, (output, reason) in enumerate(choices)
         ]
         if self.beam is None:
-            # what the cache had for the first tokens was reported with them
-            self.num_cached_tokens = 0
+            self.reports.note_resumption()
 
     def resume_beams(self, outputs: Mapping[int, IntColumn]) -> None:
         """Take up the open beams of a search by index; those between them may be forked into."""
@@ -213,9 +205,8 @@ class SequenceGroup:
             assert count < sequence.num_known
             sequence.prefill_end = sequence.num_known
             sequence.num_scheduled = count
-        if self.num_cached_tokens < 0:
-            # of a search that goes on from another engine's beams, its output may be there too
-            self.num_cached_tokens = min(num_cached[0], len(self.request.prompt))
+        # of a search that goes on from another engine's beams, its output may be cached too
+        self.reports.note_cached_tokens(min(num_cached[0], len(self.request.prompt)))
 
     def fork_sibling(self, parent: Sequence, step: int) -> Sequence:
         """Make the next sequence of the group, in a reserved row, as a fork of a parent.
@@ -247,7 +238,7 @@ class SequenceGroup:
             step: the plan that copies them; -1 if none does.
         """
         assert self.status is RUNNING
-        self.num_unreported_preemptions += 1
+        self.reports.note_preemption()
         if self.beam is not None:
             # candidates that are still in flight come too late; all beams are decoded again
             self.beam.withdraw_offers()
@@ -299,27 +290,6 @@ class SequenceGroup:
         """Note that the log-probability of its next prompt token is reported."""
         assert self.num_prompt_reported < self.num_prompt_logprobs
         self.num_prompt_reported += 1
-
-    def report_cached_tokens(self) -> int:
-        """Tokens found in the prefix cache, to be reported once."""
-        assert not self.is_cache_reported
-        self.is_cache_reported = True
-        return self.num_cached_tokens
-
-    def report_preemptions(self) -> int:
-        """Preemptions that were not reported yet, and are now."""
-        num_preemptions, self.num_unreported_preemptions = self.num_unreported_preemptions, 0
-        return num_preemptions
-
-    def note_blocks(self, count: int) -> None:
-        """Note how many blocks it holds, shared ones once."""
-        if count > self.most_blocks:
-            self.most_blocks, self.is_peak_reported = count, False
-
-    def report_peak_blocks(self) -> int:
-        """The most blocks that it has held, which is reported now."""
-        self.is_peak_reported = True
-        return self.most_blocks
 
     def _add_sequence(self) -> Sequence:
         first, choice = self.sequences[0], len(self.sequences)

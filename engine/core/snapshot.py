@@ -46,7 +46,7 @@ def take_snapshot(
         states=int8([_state(group) for group in groups]),
         prompt_lens=int32([len(group.request.prompt) for group in groups]),
         max_tokens=int32([group.max_tokens for group in groups]),
-        num_cached=int32([group.num_cached_tokens for group in groups]),
+        num_cached=int32([group.reports.num_cached_tokens for group in groups]),
         widths=int32([group.num_sequences for group in groups]),
         beam_widths=int32([group.request.sampling.beam_width for group in groups]),
         owners=int32([place for place, _ in members]),

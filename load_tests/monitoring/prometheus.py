@@ -66,10 +66,6 @@ class PrometheusServer:
         alerts = self._ask("/api/v1/alerts", {})["alerts"]
         return {each["labels"]["alertname"] for each in alerts if each["state"] == "firing"}
 
-    def is_scraping(self) -> bool:
-        """Whether its last scrape of the server went well."""
-        return any(found.values[0] == 1 for found in self.values("up"))
-
     def close(self) -> None:
         """Let go of the connection."""
         self._client.close()

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from engine.config import EngineConfig
 from engine.core.engine import Engine
 from engine.executor.inline import InlineExecutor
+from engine.runtime.client.deltas import deltas, events_of
 from engine.runtime.messages import PrefixInfo, tokens_digest
-from engine.runtime.outputs import deltas, events_of
 from engine.runtime.protocol import Delta, TakeDelta
 from engine.types import (
     ALL_CHOICES,

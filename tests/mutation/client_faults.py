@@ -3,6 +3,7 @@
 from engine.runtime.client.abort_calls import AbortCalls
 from engine.runtime.client.client import RemoteEngineClient
 from engine.runtime.client.delivery import Delivery
+from engine.runtime.client.deltas import _gather
 from engine.runtime.client.journal import Journal
 from engine.runtime.client.lease import Lease
 from engine.runtime.client.open_requests import OpenRequests
@@ -12,7 +13,7 @@ from engine.runtime.client.token_stream import RemoteTokenStream
 from engine.runtime.client.unread_output import UnreadOutput
 from engine.runtime.loop import _add, _carry_out, _commands
 from engine.runtime.messages import error_of, refusal_of
-from engine.runtime.outputs import _gather, _select, _select_events, split_by_client
+from engine.runtime.outputs import _select, _select_events, split_by_client
 from engine.runtime.replica.admission import Admission
 from engine.runtime.scheduler_actor import _exit, _run
 from tests.mutation.mutant import Fault

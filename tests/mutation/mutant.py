@@ -25,12 +25,15 @@ from tests import ROOT
 T = TypeVar("T")
 
 # seconds after which a test that hangs because of a fault counts as failed
-TEST_TIMEOUT_S = 3
+TEST_TIMEOUT_S = 2
 # what a failed test leaves open is no failure of its own; why it fails nobody reads
 ARGUMENTS = [
     "--disable-plugin-autoload", "-p", "pytest_asyncio.plugin", "-p", "pytest_timeout",
     "--assert=plain", "-x", "-q", "--no-header", "--tb=no",
     "-p", "no:cacheprovider", "-p", "no:unraisableexception", "-p", "no:threadexception",
+    # each takes its milliseconds at every start
+    "-p", "no:doctest", "-p", "no:junitxml", "-p", "no:pastebin", "-p", "no:stepwise",
+    "-p", "no:setuponly", "-p", "no:setupplan", "-p", "no:legacypath", "-p", "no:unittest",
     "-o", f"timeout={2 * TEST_TIMEOUT_S}",
 ]  # fmt: skip
 

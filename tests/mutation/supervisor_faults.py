@@ -71,7 +71,7 @@ SUPERVISOR_FAULTS = [
     Fault(
         what="requests in the batch count as waiting",
         function=Supervisor.num_waiting,
-        old="self.num_open - self._stats.num_running",
+        old="self.num_open - self.stats.num_running",
         new="self.num_open",
         noticed_by="test_a_full_queue_is_refused_with_the_time_until_what_waits_has_begun",
     ),
@@ -167,7 +167,7 @@ SUPERVISOR_FAULTS = [
     Fault(
         what="the counts of a lost gang are still reported",
         function=Supervisor.end_open,
-        old="self._stats = idle_stats(self._capacity)",
+        old="self._meters.lose_gang()",
         new="pass",
         noticed_by="test_the_counts_of_a_lost_gang_are_gone",
         aspect="health",

@@ -21,16 +21,16 @@ def add_token(
     reason: FinishReason,
 ) -> None:
     """Add one token of a choice."""
-    num_items = len(output.tokens)
-    if group.num_cached_tokens > 0 and not group.is_cache_reported:
+    num_items, reports = len(output.tokens), group.reports
+    if reports.num_cached_tokens > 0 and not reports.is_cache_reported:
         _fill_up(output.cached_tokens, num_items)
-        output.cached_tokens.append(group.report_cached_tokens())
-    if group.num_unreported_preemptions:
+        output.cached_tokens.append(reports.report_cached_tokens())
+    if reports.num_preemptions:
         _fill_up(output.preemptions, num_items)
-        output.preemptions.append(group.report_preemptions())
-    if not group.is_peak_reported:
+        output.preemptions.append(reports.report_preemptions())
+    if not reports.is_peak_reported:
         _fill_up(output.peak_blocks, num_items)
-        output.peak_blocks.append(group.report_peak_blocks())
+        output.peak_blocks.append(reports.report_peak_blocks())
     output.request_ids.append(group.request.request_id)
     output.choices.append(choice)
     output.tokens.append(token)

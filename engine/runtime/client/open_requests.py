@@ -19,11 +19,11 @@ from typing import Any
 
 from engine.errors import EngineError, ReaderTooSlow, ServeError
 from engine.runtime.client.abort_calls import AbortCalls
+from engine.runtime.client.deltas import deltas, events_of
 from engine.runtime.client.engine_handle import EngineHandle
 from engine.runtime.client.token_stream import RemoteTokenStream
 from engine.runtime.flow.submission_gate import SubmissionGate
 from engine.runtime.messages import REQUESTS, VERDICTS, Verdict, decode_batch, error_of
-from engine.runtime.outputs import deltas, events_of
 from engine.types import ALL_CHOICES, LOST_REASONS, FinishReason, Request, StepOutput
 
 logger = logging.getLogger(__name__)

@@ -24,7 +24,6 @@ from engine.errors import (
     RequestError,
 )
 from engine.runtime.client.prefix_list import list_pins, list_prefixes
-from engine.runtime.flow.waiting_line import WaitingLine
 from engine.runtime.messages import (
     COMMANDS,
     OUTPUTS,
@@ -36,12 +35,10 @@ from engine.runtime.messages import (
     Withdrawal,
     refusal_of,
 )
-from engine.runtime.metrics.engine_metrics import EngineMetrics
 from engine.runtime.metrics.engine_table import READY, STARTUP_S, STEP_AGE_S, UNDELIVERED
-from engine.runtime.metrics.live_view import LiveView
 from engine.runtime.metrics.metric_store import Series
-from engine.runtime.metrics.preemption_log import PreemptionLog
-from engine.runtime.outputs import ended_choices, failure, idle_stats, split_by_client
+from engine.runtime.metrics.replica_meters import ReplicaMeters
+from engine.runtime.outputs import ended_choices, failure, split_by_client
 from engine.runtime.replica.admission import Admission
 from engine.runtime.replica.client_session import CLIENT_LIMITS, SLOW, ClientLimits
 from engine.runtime.replica.gang import Gang
@@ -96,18 +93,12 @@ class Supervisor:
         self._sessions = Sessions(
             limits, on_lost=self._forget, on_full=self._end_unread, is_alive=is_alive
         )
-        self._preemption_log = PreemptionLog()
-        # nothing is known of a pool yet
-        self._capacity = Capacity(num_blocks=1, block_size=1, num_rows=1)
-        self._stats = idle_stats(self._capacity)
-        self._metrics = EngineMetrics(self._stats)
-        self._live = LiveView(replica, send=self._send, open_events=self._metrics.open_events)
         self._pins = HeldPins()
         self._is_first_gang = True
         self._loop = asyncio.get_running_loop()
-        self._meter = LoadMeter(self._stats, self._capacity.block_size, self._loop.time)
-        policy = config.scheduler.queue_policy
-        self._line = WaitingLine(policy, config.max_num_seqs, self._loop.time)
+        self._meters = ReplicaMeters(
+            config, replica=replica, send=self._send, clock=self._loop.time
+        )
         self._keeper = GangKeeper(start, config, self, replica=replica)
 
     async def start(self) -> None:
@@ -130,16 +121,16 @@ class Supervisor:
     @property
     def stats(self) -> StepStats:
         """Counts after the latest step."""
-        return self._stats
+        return self._meters.stats
 
     @property
     def meter(self) -> LoadMeter:
         """What is measured for routing and scaling."""
-        return self._meter
+        return self._meters.load
 
     def series(self) -> list[Series]:
         """What has been measured since the start, of all gangs."""
-        metrics, store = self._metrics, self._metrics.store
+        metrics, store = self._meters.metrics, self._meters.metrics.store
         metrics.set_gauges()
         store.set(READY, int(self.is_healthy))
         age_s = metrics.seconds_since_step(self._loop.time()) if self.num_open else 0.0
@@ -150,7 +141,7 @@ class Supervisor:
 
     async def view(self, first_event: int) -> bytes:
         """What is to be seen now, as an encoded `ReplicaView`; see `LiveView.view`."""
-        return await self._live.view(first_event, self.series, is_ready=self.is_healthy)
+        return await self._meters.live.view(first_event, self.series, is_ready=self.is_healthy)
 
     @property
     def max_model_len(self) -> int:
@@ -171,7 +162,7 @@ class Supervisor:
     @property
     def num_waiting(self) -> int:
         """Requests that were accepted and are not in the batch yet."""
-        return max(0, self.num_open - self._stats.num_running)
+        return max(0, self.num_open - self.stats.num_running)
 
     @property
     def is_healthy(self) -> bool:
@@ -195,11 +186,11 @@ class Supervisor:
             verdict = Verdict(replica=self._replica, refusal=refusal_of(error))
             if isinstance(error, Overloaded):
                 verdict = self._with_room(verdict, request)
-                self._metrics.refused(error.reason)
+                self._meters.metrics.refused(error.reason)
         else:
             verdict = self._with_room(Verdict(replica=self._replica), request)
             if is_own or request.pin is not None:
-                self._metrics.own_request(request)
+                self._meters.metrics.own_request(request)
             self._accept(client, request, data)
         return VERDICTS.encode(verdict)
 
@@ -257,12 +248,8 @@ class Supervisor:
 
     def take_over(self, capacity: Capacity) -> None:
         """See `GangOwner.take_over`."""
-        self._admission = Admission(self._config, capacity, self._line)
-        self._preemption_log = PreemptionLog()
-        self._capacity = capacity
-        self._stats = idle_stats(capacity)
-        self._meter.restart(self._stats, capacity.block_size)
-        self._metrics.take_over(self._stats)
+        self._admission = Admission(self._config, capacity, self._meters.line)
+        self._meters.take_over(capacity)
 
     async def make_ready(self) -> None:
         """See `GangOwner.make_ready`."""
@@ -274,22 +261,16 @@ class Supervisor:
         """See `GangOwner.deliver`."""
         output = OUTPUTS.decode(message)
         if output.snapshot is not None:
-            self._live.take(output.snapshot)
+            self._meters.live.take(output.snapshot)
             return
-        now_s = self._loop.time()
-        self._stats = output.stats
         if output.pinned is not None:
             self._pins.report(output.pinned)
-        self._preemption_log.note(output.stats, now_s)
-        self._meter.observe(output)
-        self._metrics.observe(output, now_s)
-        self._live.observe(output)
-        if FinishReason.EXPIRED in output.finish_reasons:
-            output = self._line.explain_expired(output)
-            message = OUTPUTS.encode(output)
+        explained = self._meters.observe(output)
+        if explained is not output:
+            output, message = explained, OUTPUTS.encode(explained)
         parts = split_by_client(output, message, self._sessions.by_request)
         num_ended = sum(self._sessions.end(*choice) for choice in ended_choices(output))
-        self._line.observe(output, num_ended)
+        self._meters.line.observe(output, num_ended)
         for session, part in parts.items():
             session.put(part, output.request_ids)
         if output.failure and self._keeper.gang is not None:
@@ -297,14 +278,10 @@ class Supervisor:
 
     def end_open(self, reason: FinishReason) -> None:
         """See `GangOwner.end_open`."""
-        self._stats = idle_stats(self._capacity)
-        self._meter.restart(self._stats, self._capacity.block_size)
-        self._metrics.lost_gang(self._stats)
-        self._live.lost_gang()
-        self._line.restart()
+        self._meters.lose_gang()
         self._pins.lose()
         for session, choices in self._sessions.end_all():
-            ended = failure(choices, self._stats, reason=reason)
+            ended = failure(choices, self.stats, reason=reason)
             session.put(OUTPUTS.encode(ended), ended.request_ids)
 
     def _check_serving(self, is_own: bool) -> None:
@@ -336,9 +313,7 @@ class Supervisor:
             # without open requests no step was due
             self._keeper.gang.expect_step()
         self._sessions.open(client, request.request_id, request.sampling.n)
-        self._meter.accepted(request)
-        self._live.accepted(request)
-        self._line.joined(request)
+        self._meters.accept(request)
         self._send(encoded)
 
     def _send(self, message: bytes) -> None:
@@ -353,13 +328,11 @@ class Supervisor:
     def _forget(self, client: int, reason: str, request_ids: list[int]) -> None:
         """Abort the requests of a client that is gone or does not read."""
         if request_ids or reason == SLOW:
-            self._metrics.lost_client(reason)
+            self._meters.metrics.lost_client(reason)
             logger.warning(
                 "client_lost client=%x reason=%s open=%d", client, reason, len(request_ids)
             )
-        for request_id in request_ids:
-            self._meter.forget(request_id)
-            self._line.left(request_id)
+        self._meters.forget(request_ids)
         if request_ids:
             self.abort(request_ids)
 
@@ -370,8 +343,7 @@ class Supervisor:
         choices = [(request_id, choice) for choice in session.open.of(request_id)]
         for choice in choices:
             self._sessions.end(*choice)
-        self._meter.forget(request_id)
-        self._line.left(request_id)
+        self._meters.forget((request_id,))
         self.abort((request_id,))
-        ended = failure(choices, self._stats, reason=FinishReason.LOST)
+        ended = failure(choices, self.stats, reason=FinishReason.LOST)
         session.put(OUTPUTS.encode(ended), (request_id,))

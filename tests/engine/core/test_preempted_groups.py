@@ -86,7 +86,7 @@ def test_as_many_as_configured_overtake_a_swapped_group() -> None:
 
 
 def test_overtaking_and_shares_change_no_answer() -> None:
-    for seed in range(120):
+    for seed in range(60):
         run_workload(seed, max_overtakes=3, prompt_share=0.4)
 
 
@@ -156,13 +156,16 @@ class _OftenFullBlockManager(PagedBlockManager):
         super().free(sequence_id)
 
 
+@pytest.mark.parametrize("num_requests", [60, pytest.param(200, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("preemption", "run_ahead"),
     [(SWAP, 1), (RECOMPUTE, 2), (MixedPreemption(0), 2)],
     ids=["swap", "recompute", "mixed"],
 )
-def test_a_thousand_preemptions_change_no_answer(preemption: Preemption, run_ahead: int) -> None:
-    """200 requests, one sequence, several or beams, five preemptions for each and more."""
+def test_hundreds_of_preemptions_change_no_answer(
+    preemption: Preemption, run_ahead: int, num_requests: int
+) -> None:
+    """One sequence, several or beams, five preemptions for each request and more."""
     capacity = Capacity(num_blocks=160, block_size=4, num_rows=24, num_swap_blocks=400)
     setting = Setting(
         capacity=capacity,
@@ -175,21 +178,21 @@ def test_a_thousand_preemptions_change_no_answer(preemption: Preemption, run_ahe
     forced = CheckedEngine(setting, _OftenFullBlockManager(capacity))
     for checked in (calm, forced):
         rng = Random(1)
-        for _ in range(200):
+        for _ in range(num_requests):
             prompt = [rng.randrange(17) for _ in range(rng.randint(1, 24))]
             checked.add(prompt, _any_sampling(rng, checked))
         checked.drain()
-    assert len(forced.requests) == 200
+    assert len(forced.requests) == num_requests
     assert forced.answers == calm.answers
     assert count_preemptions(calm.stats) == 0
     by_kind = forced.stats.num_swapped_out, forced.stats.num_recomputed
     if preemption is SWAP:
-        assert by_kind[0] >= 1000
+        assert by_kind[0] >= 5 * num_requests
     elif preemption is RECOMPUTE:
-        assert (by_kind[0], by_kind[1] >= 1000) == (0, True)
+        assert (by_kind[0], by_kind[1] >= 5 * num_requests) == (0, True)
     else:
-        assert sum(by_kind) >= 1000
-        assert min(by_kind) >= 300
+        assert sum(by_kind) >= 5 * num_requests
+        assert min(by_kind) >= 1.5 * num_requests
 
 
 def test_a_spoiled_swap_space_costs_prefills_and_no_answer() -> None:

@@ -7,6 +7,7 @@ import pytest
 from engine.core.engine import Engine
 from engine.errors import WorkerDied
 from engine.executor.channel import Channel, ChannelClosed
+from engine.runtime.client.deltas import deltas
 from engine.runtime.loop import run_engine
 from engine.runtime.messages import (
     COMMANDS,
@@ -16,7 +17,6 @@ from engine.runtime.messages import (
     EngineQuestion,
     Withdrawal,
 )
-from engine.runtime.outputs import deltas
 from engine.types import (
     ALL_CHOICES,
     Capacity,

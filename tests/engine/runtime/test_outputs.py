@@ -5,12 +5,10 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.runtime.client.deltas import deltas, events_of
 from engine.runtime.messages import OUTPUTS
 from engine.runtime.outputs import (
-    _all_deltas,
-    deltas,
     ended_choices,
-    events_of,
     failure,
     idle_stats,
     split_by_client,
@@ -135,15 +133,6 @@ def test_no_client_gets_the_marks_of_the_cache() -> None:
     assert b"of all tenants" not in part
 
 
-@given(st.lists(ROWS, max_size=3))
-def test_deltas_keep_every_token_of_several_outputs_in_order(steps: list[list[Row]]) -> None:
-    for key, delta in by_choice(*map(output_of, steps)).items():
-        mine = [row for rows in steps for row in rows if row[:2] == key]
-        assert delta.tokens.tolist() == [token for _, _, token, _, _ in mine]
-        assert delta.logprobs.tolist() == [-float(token) for _, _, token, _, _ in mine]
-        assert [top.tolist() for top in delta.top_tokens] == [top for *_, top in mine if top]
-
-
 def test_ended_choices_are_those_with_a_reason() -> None:
     rows: list[Row] = [(1, 0, 5, 0, []), (1, 1, 5, 1, []), (3, 0, 5, 2, [])]
     assert list(ended_choices(output_of(rows))) == [(1, 1), (3, 0)]
@@ -240,11 +229,3 @@ def test_an_output_with_events_of_one_client_is_passed_on_as_it_is() -> None:
     other = replace(output, events=events((1, EventKind.QUEUED), (2, EventKind.QUEUED)))
     [part] = split_by_client(other, OUTPUTS.encode(other), {1: "a"}).values()
     assert [request_id for request_id, *_ in events_of([OUTPUTS.decode(part)])] == [1]
-
-
-@given(st.lists(ROWS, max_size=2))
-def test_outputs_with_tokens_only_are_gathered_as_all_others(steps: list[list[Row]]) -> None:
-    outputs = [output_of([(*row[:4], []) for row in rows]) for rows in steps]
-    assert list(deltas(outputs)) == list(_all_deltas(outputs))
-    ended = [replace(output, tokens=int32([-1] * len(output.tokens))) for output in outputs]
-    assert list(deltas(ended)) == list(_all_deltas(ended))

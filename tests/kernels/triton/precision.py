@@ -8,6 +8,10 @@ DTYPES = [torch.float32, torch.float16]
 if torch.cuda.is_available():
     DTYPES.append(torch.bfloat16)
 
+# for bits that must not depend on an arrangement: the interpreter adds up alike in all dtypes, and
+# float32 shows what float16 rounds away
+DTYPES_OF_BITS = DTYPES if torch.cuda.is_available() else DTYPES[:1]
+
 # the spacing of numbers near 1, of float32 that of sums of a thousand terms
 _ROUNDING = {torch.float32: 2.0**-18, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
 

@@ -11,7 +11,9 @@ from load_tests.faults.command import add_arguments
 from tests import ROOT
 from tests.load_tests.free_port import free_port
 
-KILLED = ("worker", "scheduler", "engine-replica", "ingress", "proxy")
+KILLED = ("scheduler", "ingress", "proxy")
+# tests/app/serve/test_deployments.py kills these in each run of the tests
+KILLED_ELSEWHERE_TOO = ("worker", "engine-replica")
 FROZEN = ("worker", "scheduler", "engine-replica")
 
 
@@ -65,5 +67,8 @@ def test_whatever_is_killed_answers_are_right_and_nothing_is_left(tmp_path: Path
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_whatever_is_frozen_answers_are_right_and_nothing_is_left(tmp_path: Path) -> None:
-    run_trials(tmp_path, *(f"{name}-frozen" for name in FROZEN), "raylet-killed")
+def test_whatever_else_is_killed_or_frozen_answers_are_right_and_nothing_is_left(
+    tmp_path: Path,
+) -> None:
+    killed = (f"{name}-killed" for name in KILLED_ELSEWHERE_TOO)
+    run_trials(tmp_path, *killed, *(f"{name}-frozen" for name in FROZEN), "raylet-killed")

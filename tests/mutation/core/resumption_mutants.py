@@ -115,7 +115,7 @@ RESUMPTION_MUTANTS = [
         "cached tokens are reported again",
         SequenceGroup,
         SequenceGroup.resume_choices,
-        "self.num_cached_tokens = 0",
+        "self.reports.note_resumption()",
         "pass",
     ),
     mutant(

@@ -73,7 +73,7 @@ FLOW_FAULTS = [
     Fault(
         what="a client that goes away leaves no room",
         function=Supervisor._forget,
-        old="self._line.left(request_id)",
+        old="self._meters.forget(request_ids)",
         new="pass",
         noticed_by="test_who_would_wait_too_long_is_refused_and_others_know_the_room",
     ),

@@ -136,7 +136,7 @@ def test_without_alternatives_their_columns_are_empty() -> None:
 
 def test_cached_tokens_of_a_request_are_reported_once_with_a_token() -> None:
     case = OutputCase(RESULT)
-    case.groups[1].num_cached_tokens = 4
+    case.groups[1].reports.num_cached_tokens = 4
     for position in (0, 1, 2):
         case.token(position)
     assert list(case.take().cached_tokens) == [0, 4, 0]
@@ -146,11 +146,11 @@ def test_cached_tokens_of_a_request_are_reported_once_with_a_token() -> None:
 
 def test_preemptions_are_reported_once_with_the_next_output() -> None:
     case = OutputCase(RESULT)
-    case.groups[2].num_unreported_preemptions = 2
+    case.groups[2].reports.num_preemptions = 2
     for position in (0, 1, 2):
         case.token(position)
     assert list(case.take().preemptions) == [0, 0, 2]
-    case.groups[1].num_unreported_preemptions = 1
+    case.groups[1].reports.num_preemptions = 1
     case.end(1)
     case.end(2)
     assert list(case.take().preemptions) == [1, 0]
@@ -160,11 +160,11 @@ def test_preemptions_are_reported_once_with_the_next_output() -> None:
 
 def test_blocks_at_the_peak_are_reported_when_they_have_become_more() -> None:
     case = OutputCase(RESULT)
-    case.groups[1].note_blocks(3)
+    case.groups[1].reports.note_blocks(3)
     for position in (0, 1, 2):
         case.token(position)
     assert list(case.take().peak_blocks) == [0, 3, 0]
-    case.groups[1].note_blocks(2)
+    case.groups[1].reports.note_blocks(2)
     case.token(1)
     assert not case.take().peak_blocks
 

@@ -222,6 +222,8 @@ class PagedBlockManagerMachine(RuleBasedStateMachine):
             trial.swap_in(group)
             for sequence in group.live:
                 trial.append(sequence.sequence_id)
+            # as for a group that enters
+            self._extend_all(trial, self.manager._growing)
 
         fits = self.as_asked(self.manager.can_swap_in(group), _succeeds(come_back))
         if not fits:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from engine.core.engine import Engine
+from engine.runtime.client.deltas import deltas
 from engine.runtime.client.journal import Journal
 from engine.runtime.messages import REQUESTS
-from engine.runtime.outputs import deltas
 from engine.runtime.protocol import Delta
 from engine.types import (
     ALL_CHOICES,

@@ -1,9 +1,11 @@
 """Paged memory: blocks on demand, shared until written, found again, swapped as a group."""
 
+from dataclasses import replace
+
 import pytest
 
 from engine.core.memory.block_manager import BlockTableUpdate
-from engine.core.memory.headroom import Headroom
+from engine.core.memory.headroom import NO_HEADROOM, Headroom
 from engine.core.memory.paged_block_manager import PagedBlockManager
 from engine.core.sequence_group import SequenceGroup
 from engine.runtime.routing.scoring import marks_of_prompt
@@ -99,6 +101,26 @@ def test_the_watermark_does_not_apply_to_an_empty_pool() -> None:
     )
     group = group_of(list(range(10)))
     assert manager.can_allocate(group)
+
+
+@pytest.mark.parametrize(("num_blocks", "fits"), [(6, True), (5, False)])
+def test_a_group_that_comes_back_leaves_what_a_prompt_has_still_to_get(
+    num_blocks: int, fits: bool
+) -> None:
+    manager = PagedBlockManager(
+        num_blocks,
+        block_size=1,
+        num_swap_blocks=2,
+        headroom=replace(NO_HEADROOM, most_at_once=1),
+    )
+    swapped = group_of([1])
+    # it enters with one block, and gets three more chunk by chunk
+    growing = group_of([3, 4, 5, 6], first_id=1)
+    admit(manager, swapped)
+    manager.swap_out(swapped)
+    manager.free(0)
+    admit(manager, growing)
+    assert manager.can_swap_in(swapped) is fits
 
 
 def test_a_fork_shares_blocks_until_one_of_the_two_writes() -> None:

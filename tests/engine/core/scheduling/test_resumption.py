@@ -57,7 +57,7 @@ def test_every_choice_goes_on_with_its_own_tokens() -> None:
     assert [s.finish_reason for s in group.sequences] == [NONE, STOP, NONE]
     assert group.num_pending_forks == 0
     # what was found in a cache was reported with the first tokens
-    assert group.num_cached_tokens == 0
+    assert group.reports.num_cached_tokens == 0
 
 
 def test_before_the_first_token_siblings_are_still_to_be_forked() -> None:
@@ -65,7 +65,7 @@ def test_before_the_first_token_siblings_are_still_to_be_forked() -> None:
     assert len(group.sequences) == 1
     assert group.num_pending_forks == 2
     assert group.deferred_aborts == {1}
-    assert group.num_cached_tokens == -1
+    assert group.reports.num_cached_tokens == -1
 
 
 def test_a_request_of_which_nothing_has_come_begins_anew() -> None:
@@ -110,7 +110,7 @@ def test_beams_go_on_at_their_places_and_others_may_be_forked_into() -> None:
 def test_output_of_beams_that_is_in_the_cache_is_no_part_of_the_prompt() -> None:
     group = resumed(Progress(search=STEPS), **SEARCH)
     group.start_prefill([4, 0])
-    assert group.num_cached_tokens == 3
+    assert group.reports.num_cached_tokens == 3
 
 
 def steps(**changes: Any) -> Progress:

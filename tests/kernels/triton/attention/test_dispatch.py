@@ -24,7 +24,7 @@ from tests.kernels.triton.attention.attention_batches import (
     planned,
     random_queries,
 )
-from tests.kernels.triton.precision import DTYPES
+from tests.kernels.triton.precision import DTYPES, DTYPES_OF_BITS
 
 # decodes within one piece, at its border and over several; prefills over prefixes
 ROWS = [(1, 1), (17, 1), (64, 1), (601, 1), (16, 16), (190, 150), (40, 2)]
@@ -114,7 +114,7 @@ def test_a_window_needs_a_plan_of_its_own(device: torch.device) -> None:
         attention(q, batch.kv_layer, batch.layout, 1.0, window=2)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES_OF_BITS)
 def test_a_token_with_a_window_does_not_depend_on_its_chunk_or_batch(
     dtype: torch.dtype, device: torch.device
 ) -> None:
@@ -167,7 +167,7 @@ def single_row(batch: Batch, row: int, span: tuple[int, int]) -> Batch:
     return on_device(replace(batch, layout=layout), device)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES_OF_BITS)
 def test_a_decode_does_not_depend_on_its_batch(dtype: torch.dtype, device: torch.device) -> None:
     num_rows = 64 if device.type == "cuda" else 6
     rows = [(5 + 97 * row % 790, 1) for row in range(num_rows)]
@@ -180,7 +180,7 @@ def test_a_decode_does_not_depend_on_its_batch(dtype: torch.dtype, device: torch
         assert torch.equal(attend(q[row : row + 1], single), together[row : row + 1]), row
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES_OF_BITS)
 @pytest.mark.parametrize("num_heads", [2, 4])
 def test_a_prefill_does_not_depend_on_its_chunks(
     num_heads: int, dtype: torch.dtype, device: torch.device

@@ -13,11 +13,20 @@ from tests.kernels.triton.attention.attention_batches import layout_on
 # pieces of each row
 EVEN = [[1], [9] * 32, [8, 9] * 12, [3] * 66]
 RAGGED = [[1, 40], [9, 1, 17, 2, 30, 5], [*range(1, 40)], [2, 300]]
+# of whole rows, and of parts of rows
+NUM_SHARES = [(1, 1), (6, 6), (24, 7), (7, 24), (48, 49)]
 
 
 @pytest.mark.usefixtures("poisoned_outputs")
-@pytest.mark.parametrize("num_shares", [(1, 1), (6, 6), (24, 7), (7, 24), (48, 49)])
-@pytest.mark.parametrize("counts", EVEN + RAGGED)
+@pytest.mark.parametrize(
+    ("counts", "num_shares"),
+    [
+        # each of both in every run, and half of the pairs
+        pytest.param(counts, num_shares, marks=[pytest.mark.slow] if (i + j) % 2 else [])
+        for i, counts in enumerate(EVEN + RAGGED)
+        for j, num_shares in enumerate(NUM_SHARES)
+    ],
+)
 def test_pieces_are_divided(
     counts: list[int], num_shares: tuple[int, int], device: torch.device
 ) -> None:
