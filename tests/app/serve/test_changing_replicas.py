@@ -182,9 +182,8 @@ async def begin(http: httpx.AsyncClient, start: int, begun: asyncio.Event) -> li
 
 
 async def test_a_frozen_ingress_holds_up_its_own_streams_only(http: httpx.AsyncClient) -> None:
-    # all streams run at once
-    room = {"num_blocks": 1024, "num_ingresses": 2}
-    await run(application("load_slowest_worker", limits=FROZEN, **room))
+    # with room for all streams at once
+    await run(application("load_slowest_worker", limits=FROZEN, num_ingresses=2, num_blocks=1024))
     [engine], [frozen, _] = replicas("Engine"), replicas("Ingress")
     begun = [asyncio.Event() for _ in range(12)]
     streams = [asyncio.create_task(begin(http, start, it)) for start, it in enumerate(begun)]
