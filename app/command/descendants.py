@@ -51,6 +51,13 @@ def runs(process: psutil.Process) -> bool:
         return False
 
 
+def end_of(pid: int) -> list[int]:
+    """A descriptor that can be read once a process has ended; none where the system has no such."""
+    with suppress(AttributeError, OSError):
+        return [os.pidfd_open(pid)]
+    return []
+
+
 def end_descendants(grace_s: float = _GRACE_S) -> list[psutil.Process]:
     """Terminate every descendant, and kill those that do not end.
 

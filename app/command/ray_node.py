@@ -1,11 +1,11 @@
 """The processes of Ray on this machine without which a server is lost."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import psutil
 
-from app.command.descendants import descendants, runs
+from app.command.descendants import descendants, end_of, runs
 from engine.errors import ConfigError
 
 _RAYLET, _GCS = "raylet", "gcs_server"
@@ -19,6 +19,7 @@ class RayNode:
         """Args: candidates: lists the processes among which those of the node will appear."""
         self._candidates = candidates
         self._found: dict[str, psutil.Process] = {}
+        self._descriptors: list[int] = []
 
     def lost(self) -> str | None:
         """Name a process of the node that was there and is gone; None as long as all run."""
@@ -27,9 +28,17 @@ class RayNode:
                 return f"the {name} of this node (process {process.pid}) is gone"
         if len(self._found) < 2:
             for process in self._candidates():
-                if (name := _name(process)) in (_RAYLET, _GCS):
-                    self._found.setdefault(name, process)
+                if (name := _name(process)) in (_RAYLET, _GCS) and name not in self._found:
+                    self._found[name] = process
+                    self._descriptors += end_of(process.pid)
         return None
+
+    def ends(self) -> Sequence[int]:
+        """Descriptors of both processes, readable once one has ended; none before both are known.
+
+        They stay open as long as this process, which ends with its node.
+        """
+        return self._descriptors if len(self._descriptors) == len((_RAYLET, _GCS)) else ()
 
     def address(self) -> str | None:
         """The cluster's GCS, as host:port; None as long as no raylet was seen."""

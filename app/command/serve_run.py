@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.command.descendants import adopt_orphans, end_descendants, end_with_parent
+from app.command.descendants import adopt_orphans, end_descendants, end_of, end_with_parent
 from app.command.own_ray import UMASK
 from app.command.ray_node import RayNode
 from app.command.signals import EndingSignals
@@ -22,6 +22,7 @@ class Patience:
 
     Attributes:
         look_s: between two looks at the processes of the node.
+        seldom_s: the same while the system tells when one of them ends.
         drain_s: for the drain to end, with the start of its process; 0 for no drain.
         stop_s: for the child to end once it is interrupted.
         last_words_s: for the child to end by itself once its node is gone, as it does when it ends
@@ -29,6 +30,7 @@ class Patience:
     """
 
     look_s: float = 1.0
+    seldom_s: float = 10.0
     drain_s: float = 0.0
     stop_s: float = 60.0
     last_words_s: float = 5.0
@@ -94,8 +96,11 @@ class ServeRun:
         )
 
     def _watch(self, child: subprocess.Popen[bytes], signals: EndingSignals) -> int:
+        end_of_child = end_of(child.pid)
         while True:
-            if signals.wait(self._patience.look_s) is not None:
+            ends = [*end_of_child, *self._node.ends()]
+            look_s = self._patience.seldom_s if len(ends) > 1 else self._patience.look_s
+            if signals.wait(look_s, ends) is not None:
                 return self._stop(child, signals)
             if child.poll() is None and (reason := self._node.lost()) is not None:
                 return self._lost(child, reason)

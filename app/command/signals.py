@@ -3,6 +3,7 @@
 import os
 import select
 import signal
+from collections.abc import Sequence
 from types import FrameType, TracebackType
 from typing import Self
 
@@ -33,10 +34,14 @@ class EndingSignals:
         os.close(self._reader)
         os.close(self._writer)
 
-    def wait(self, timeout_s: float) -> signal.Signals | None:
-        """Return the next signal; None if none comes in time, or another one than these."""
-        ready, _, _ = select.select([self._reader], [], [], timeout_s)
-        if not ready:
+    def wait(self, timeout_s: float, others: Sequence[int] = ()) -> signal.Signals | None:
+        """Return the next signal; None if none comes in time, or another one than these.
+
+        Args:
+            others: descriptors; None comes at once when one of them can be read.
+        """
+        ready, _, _ = select.select([self._reader, *others], [], [], timeout_s)
+        if self._reader not in ready:
             return None
         number = os.read(self._reader, 1)[0]
         return signal.Signals(number) if number in ENDING else None

@@ -24,7 +24,7 @@ from load_tests.traffic.schedule import TimedRequest, prompt
 NAME = "in process"
 
 
-class _Answer(msgspec.Struct):
+class _Resolved(msgspec.Struct):
     engine: EngineConfig | None = None
     error: str = ""
 
@@ -41,7 +41,7 @@ def served_config(file: Path) -> EngineConfig:
     )
     if done.returncode:
         raise ValueError(done.stderr.strip())
-    [answer] = msgspec.json.decode(done.stdout, type=list[_Answer])
+    [answer] = msgspec.json.decode(done.stdout, type=list[_Resolved])
     if answer.engine is None:
         raise ValueError(answer.error)
     # blocks that are swapped out need Ray's object store

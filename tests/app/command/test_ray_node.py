@@ -1,3 +1,4 @@
+import select
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
@@ -41,6 +42,21 @@ def test_a_node_is_lost_with_any_of_its_processes(name: str, start: Start) -> No
     assert node.lost() is None
     end(processes[name])
     assert node.lost() == f"the {name} of this node (process {processes[name].pid}) is gone"
+
+
+def test_the_end_of_a_process_of_the_node_can_be_waited_for(start: Start) -> None:
+    raylet = start("raylet")
+    processes = [raylet]
+    node = RayNode(lambda: processes)
+    assert node.lost() is None
+    assert not node.ends()
+    processes.append(start("gcs_server"))
+    assert node.lost() is None
+    ends = node.ends()
+    assert len(ends) == 2
+    assert select.select(ends, [], [], 0)[0] == []
+    end(raylet)
+    assert len(select.select(ends, [], [], 60)[0]) == 1
 
 
 def test_a_node_that_has_not_started_is_not_lost(start: Start) -> None:

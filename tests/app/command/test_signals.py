@@ -25,3 +25,16 @@ def test_other_signals_do_not_count() -> None:
             assert signals.wait(60.0) is None
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+def test_something_else_that_can_be_read_ends_the_wait() -> None:
+    reader, writer = os.pipe()
+    try:
+        with EndingSignals() as signals:
+            os.write(writer, b"x")
+            assert signals.wait(60.0, [reader]) is None
+            os.kill(os.getpid(), ENDING[0])
+            assert signals.wait(60.0, [reader]) == ENDING[0]
+    finally:
+        os.close(reader)
+        os.close(writer)

@@ -1,12 +1,15 @@
-"""Engine replicas come and go under load, with real Serve: no answer is refused, cut or wrong."""
+"""Replicas come, go and freeze under load, with real Serve: no answer is refused, cut or wrong."""
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 from ray import serve
 from ray.serve._private.common import ReplicaState
@@ -14,7 +17,7 @@ from ray.serve._private.common import ReplicaState
 from app.serve.deployments import EngineDeployment, IngressDeployment, draining
 from app.serve.drain import drain
 from engine.config import ResumeConfig
-from engine.runtime.replica.client_session import LEASE_S
+from engine.runtime.replica.client_session import CLIENT_LIMITS, LEASE_S, ClientLimits
 from engine.runtime.replica.gang import GangOptions
 from tests.fakes import scripted_worker as scripted
 from tests.fakes.scripted_app import make_app
@@ -39,7 +42,20 @@ LONG = 190
 assert LONG * scripted.LONG_STEP_S > 1.5 * LEASE_S
 
 
-def application(worker: str, *, start_wait_s: float = 0.0, **options: Any) -> serve.Application:
+# an ingress that is frozen is given up while streams of others run on
+FROZEN = ClientLimits(lease_s=1.0, forgiven_s=2.0)
+assert LONG * scripted.LONG_STEP_S > 3 * 2.0
+
+
+def application(
+    worker: str,
+    *,
+    start_wait_s: float = 0.0,
+    limits: ClientLimits = CLIENT_LIMITS,
+    num_ingresses: int = 1,
+    num_blocks: int = 64,
+    **options: Any,
+) -> serve.Application:
     max_num_waiting = options.pop("max_num_waiting", 1024)
     engine = EngineDeployment.options(  # type: ignore[attr-defined]
         **draining(drain_s=60.0),
@@ -49,12 +65,17 @@ def application(worker: str, *, start_wait_s: float = 0.0, **options: Any) -> se
         placement_group_strategy="STRICT_PACK",
         **options,
     ).bind(
-        replace(scripted.engine_config(ranks=1), max_num_waiting=max_num_waiting),
+        replace(
+            scripted.engine_config(ranks=1, num_blocks=num_blocks), max_num_waiting=max_num_waiting
+        ),
         GangOptions(num_cpus_per_rank=0.1, worker_factory=f"tests.fakes.scripted_worker:{worker}"),
         Path,
+        limits,
     )
     ingress = IngressDeployment.options(  # type: ignore[attr-defined]
-        ray_actor_options={"num_cpus": 0.1}, graceful_shutdown_wait_loop_s=0.05
+        num_replicas=num_ingresses,
+        ray_actor_options={"num_cpus": 0.1},
+        graceful_shutdown_wait_loop_s=0.05,
     )
     made: serve.Application = ingress.bind(engine, make_app, ResumeConfig(), None, start_wait_s)
     return made
@@ -138,3 +159,45 @@ async def test_a_server_that_drains_ends_what_is_open_and_takes_nothing_new(
     assert (await http.get("/ready")).text == "False"
     await long
     assert await draining_now == 0
+
+
+def replicas(deployment: str) -> list[psutil.Process]:
+    """The processes of its replicas that run."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            if f"{NAME}:{deployment}" in " ".join(process.cmdline()):
+                found.append(process)
+    return found
+
+
+async def begin(http: httpx.AsyncClient, start: int, begun: asyncio.Event) -> list[str]:
+    """Ask for a long answer; says when its first token has come, returns its tokens."""
+    query, text = {"prompt": str(start), "max_tokens": str(LONG)}, ""
+    async with http.stream("GET", "/generate", params=query) as response:
+        async for piece in response.aiter_text():
+            begun.set()
+            text += piece
+    return text.split()
+
+
+async def test_a_frozen_ingress_holds_up_its_own_streams_only(http: httpx.AsyncClient) -> None:
+    # with room for all streams at once
+    await run(application("load_slowest_worker", limits=FROZEN, num_ingresses=2, num_blocks=1024))
+    [engine], [frozen, _] = replicas("Engine"), replicas("Ingress")
+    begun = [asyncio.Event() for _ in range(12)]
+    streams = [asyncio.create_task(begin(http, start, it)) for start, it in enumerate(begun)]
+    await asyncio.gather(*(it.wait() for it in begun))
+    frozen.send_signal(signal.SIGSTOP)
+    try:
+        # those of the frozen one do not end
+        done, _ = await asyncio.wait(streams, return_when=asyncio.FIRST_COMPLETED)
+        assert replicas("Engine") == [engine]
+        for each in done:
+            tokens = scripted.continuation([streams.index(each)], LONG)
+            assert each.result() == [str(token) for token in tokens]
+    finally:
+        frozen.kill()
+        for each in streams:
+            each.cancel()
+        await asyncio.gather(*streams, return_exceptions=True)

@@ -1,7 +1,7 @@
 """Faults of starting and ending a server, and of fetching its model."""
 
 from app.command.environment import serving_environment
-from app.command.own_ray import _private_folder, hide_token
+from app.command.own_ray import _private_folder, hide_token, own_ray
 from app.command.ports import _holder, _is_free, _needed, _serves
 from app.command.ray_node import RayNode, joined_node
 from app.command.signals import EndingSignals
@@ -34,6 +34,27 @@ COMMAND_FAULTS = [
         old="if len(self._found) < 2:",
         new="if not self._found and not self._candidates():",
         noticed_by="test_a_node_that_has_not_started_is_not_lost",
+    ),
+    Fault(
+        what="the end of the first process of a node is waited for before the other is known",
+        function=RayNode.ends,
+        old="== len((_RAYLET, _GCS))",
+        new="> 0",
+        noticed_by="test_the_end_of_a_process_of_the_node_can_be_waited_for",
+    ),
+    Fault(
+        what="an end that can be read is taken for a signal",
+        function=EndingSignals.wait,
+        old="if self._reader not in ready:",
+        new="if not ready:",
+        noticed_by="test_something_else_that_can_be_read_ends_the_wait",
+    ),
+    Fault(
+        what="a Ray of its own measures itself for nobody",
+        function=own_ray,
+        old="{} if has_metrics else _NO_METRICS",
+        new="{}",
+        noticed_by="test_it_measures_itself_only_for_somebody",
     ),
     Fault(
         what="a server ends with another cluster's raylet",

@@ -4,6 +4,7 @@ from app.http.proxy import ProxyMiddleware
 from app.serve import scaling
 from app.serve.counted_app import CountedApp
 from app.serve.drainable_client import DrainableClient
+from app.serve.handle import over_grpc
 from app.serve.router import EngineRouter
 from engine.core.memory.prefix_marks import PrefixMarks
 from engine.runtime.routing import scoring
@@ -40,6 +41,13 @@ ROUTING_FAULTS = [
         old="PrefixChain.of_tenant(salt, block_size)",
         new='PrefixChain.of_tenant(b"", block_size)',
         noticed_by="test_tenants_have_no_marks_in_common",
+    ),
+    Fault(
+        what="a caller that is frozen stops the replica",
+        function=over_grpc,
+        old="_by_reference=False",
+        new="_by_reference=True",
+        noticed_by="test_a_replica_gets_what_is_meant_for_it",
     ),
     Fault(
         what="cached tokens count as work",

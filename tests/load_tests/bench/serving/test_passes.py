@@ -44,8 +44,8 @@ def test_cases_are_compared_apart() -> None:
 
 def test_what_has_not_been_measured_yet_has_a_dash() -> None:
     passes = [PASS, replace(PASS, case="later"), replace(PASS, server="b")]
-    passes.append(replace(PASS, server="alone", tpot_p50=4.5))
-    rows = [row for row in compare(passes, ["a", "b"], "alone") if row[1].startswith("tpot")]
+    passes.append(replace(PASS, server="beside", tpot_p50=4.5))
+    rows = [row for row in compare(passes, ["a", "b"], "beside") if row[1].startswith("tpot")]
     assert [row[2:] for row in rows] == [
         ("5.0", "5.0", "1.00 x", "4.5"),
         ("5.0", "-", "-", "-"),
