@@ -12,7 +12,6 @@ from load_tests.bench.peers.measures import Beam, Knobs, Measure, Online
 from load_tests.bench.peers.system import Timeline, is_modern, main
 from load_tests.work import Work
 
-
 # of the shapes with random weights
 _END_ID = 2
 # the library that it takes first anyway, which must be named to do without white space
