@@ -37,6 +37,9 @@ from engine.worker.staging import Int32Array
 
 # rows from which on threads pay
 _MIN_PARALLEL = 4
+# how often a grammar is compiled where several threads make masks: rows that share a matcher's
+# lexer wait for each other, and a mask may take a hundred times as long as most
+_MAX_COPIES = 64
 # matchers that are kept compiled; each takes some kB, and up to a few MB
 _MAX_COMPILED = 256
 # how the library says that all rows together have filled a lexer
@@ -78,6 +81,7 @@ class Grammars:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammars")
         self._tokenizer: LLTokenizer | None = None
         self._num_threads = num_threads
+        self._num_copies = 1 if num_threads == 1 else _MAX_COPIES
         self._executor: LLExecutor | None = None
 
     def release(self, rows: Int32Array) -> None:
@@ -177,7 +181,7 @@ class Grammars:
             for mask, state in zip(bits, states, strict=True):
                 state.made().unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
             return
-        # the library hands each thread neighbours: rows that would wait for each other
+        # the library hands each thread neighbours: let these be rows that wait for each other
         order = sorted(range(len(states)), key=lambda index: states[index].turn)
         wanted = [(states[index].made(), index) for index in order]
         fill_next_token_bitmask_par(executor, wanted, bits)
@@ -192,7 +196,7 @@ class Grammars:
 
     def _find(self, text: str) -> Compilations:
         if text not in self._grammars:
-            self._grammars[text] = Compilations(text, self._num_threads, self._compile)
+            self._grammars[text] = Compilations(text, self._num_copies, self._compile)
         self._grammars.move_to_end(text)
         while len(self._grammars) > 1 and self._num_compiled() > _MAX_COMPILED:
             self._grammars.popitem(last=False)
@@ -259,7 +263,7 @@ def make_grammars(config: EngineConfig) -> Grammars:
     num_threads = config.num_threads
     if config.device != "cpu":
         # the host has cores to spare, also for the other ranks
-        num_threads = max(1, min(8, (os.cpu_count() or 1) // (2 * config.tensor_parallel_size)))
+        num_threads = max(1, min(16, (os.cpu_count() or 1) // (2 * config.tensor_parallel_size)))
     return Grammars(
         config.max_num_seqs,
         config.model.num_choices,

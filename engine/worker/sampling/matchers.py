@@ -1,8 +1,8 @@
 """Matchers of llguidance: one for each row, copied from those that are compiled for its grammar.
 
-The copies of a matcher share what its lexer has found out so far, and a lock on it. So a grammar is
-compiled once for each thread, and its rows take turns: those of one thread profit from each other,
-and nobody waits for another thread.
+The copies of a matcher share what its lexer has found out so far, and a lock on it. A lexer knows
+most of what it needs after a few tokens, but a mask may take milliseconds, and so would all others
+of its lexer. So a grammar is compiled several times, as rows come, and its rows take turns.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ LastToken: TypeAlias = tuple[StepTokens, int] | int | None
 
 
 class Compilations:
-    """One grammar before its first token, compiled as often as there are threads that use it."""
+    """One grammar before its first token, compiled again for each row, up to some number."""
 
     def __init__(self, text: str, num_copies: int, compile_: Callable[[str], Compiled]) -> None:
         self.text = text

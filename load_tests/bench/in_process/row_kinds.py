@@ -11,28 +11,14 @@ from typing import Any
 from llguidance import LLMatcher
 
 from engine.types import SamplingParams
+from load_tests.bench.grammars.endless import endless_schema
 from load_tests.local_engine import greedy
 
-# an array that cannot end before its output does
-_SCHEMA = {
-    "type": "array",
-    "minItems": 10_000,
-    "items": {
-        "type": "object",
-        "properties": {
-            "name": {"type": "string", "maxLength": 40},
-            "count": {"type": "integer"},
-            "kind": {"enum": ["red", "green", "blue"]},
-        },
-        "required": ["name", "count", "kind"],
-        "additionalProperties": False,
-    },
-}
 
-
-def _with_grammar(sampling: SamplingParams) -> SamplingParams:
+def with_schema(sampling: SamplingParams, schema: str) -> SamplingParams:
+    """Bind the text by a JSON schema, without white space between its parts."""
     options: Any = {"whitespace_flexible": False}
-    grammar = LLMatcher.grammar_from_json_schema(json.dumps(_SCHEMA), overrides=options)
+    grammar = LLMatcher.grammar_from_json_schema(schema, overrides=options)
     return replace(sampling, grammar=grammar)
 
 
@@ -43,7 +29,7 @@ KINDS: dict[str, Callable[[SamplingParams], SamplingParams]] = {
         sampling, frequency_penalty=0.5, presence_penalty=0.5, repetition_penalty=1.1
     ),
     "bias": lambda sampling: replace(sampling, logit_bias=tuple((i, 1.0) for i in range(300))),
-    "grammar": _with_grammar,
+    "grammar": lambda sampling: with_schema(sampling, endless_schema()),
 }
 
 

@@ -96,6 +96,13 @@ def _add_offline(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--decode", type=several(at_least(1)), default=[], metavar="N,...", help="batches to time"
     )
+    parser.add_argument(
+        "--decode-schemas",
+        type=at_least(0),
+        default=0,
+        metavar="N",
+        help="time them again with every row bound by one of so many JSON schemas",
+    )
     parser.add_argument("--decode-input", type=at_least(1), default=512, help="tokens of a prompt")
     parser.add_argument("--decode-output", type=at_least(1), default=128, help="steps to average")
 
@@ -105,6 +112,11 @@ def _offline(args: argparse.Namespace) -> list[Measure]:
     return [
         *(Offline(trace=name, num_requests=args.requests, seed=args.seed) for name in args.traces),
         *(Decode(batch=batch, **sizes) for batch in args.decode),
+        *(
+            Decode(batch=batch, num_schemas=args.decode_schemas, **sizes)
+            for batch in args.decode
+            if args.decode_schemas
+        ),
     ]
 
 

@@ -45,12 +45,17 @@ class Offline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decode:
-    """The time of a step: batches of equal requests that generate, less the same with one token."""
+    """The time of a step: batches of equal requests that generate, less the same with one token.
+
+    Attributes:
+        num_schemas: JSON schemas that bind the rows in turns; 0 for none.
+    """
 
     batch: int
     input_len: int
     output_len: int
     seed: int
+    num_schemas: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 from engine.config import EngineConfig
 from engine.types import SamplingParams
+from load_tests.bench.in_process.row_kinds import with_schema
 from load_tests.bench.peers.measures import Knobs
 from load_tests.bench.peers.system import Timeline, is_modern, main
 from load_tests.local_engine import LocalEngine, greedy, local_config
@@ -32,7 +33,10 @@ class PagodaSystem:
     def generate(self, works: Sequence[Work]) -> int:
         """Run the step loop until all have ended."""
         for work in works:
-            self._engine.add(work.prompt, greedy(work.output_len))
+            sampling = greedy(work.output_len)
+            if work.schema:
+                sampling = with_schema(sampling, work.schema)
+            self._engine.add(work.prompt, sampling)
         return self._drain()
 
     def search(self, prompts: Sequence[list[int]], width: int, output_len: int) -> int:

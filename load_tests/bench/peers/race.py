@@ -14,6 +14,7 @@ from engine.architectures.registry import ARCHITECTURES
 from engine.config import ModelConfig
 from engine.model_config import read_model_config
 from load_tests import machine, report
+from load_tests.bench.in_process.row_kinds import write_tokenizer
 from load_tests.bench.peers.launch import MODULES, SystemTurn, take_turn
 from load_tests.bench.peers.measures import Decode, Knobs, Measure
 from load_tests.bench.peers.roofline import least_seconds
@@ -145,6 +146,9 @@ def run(
     with tempfile.TemporaryDirectory() as name:
         folder = model_folder(args.model, Path(name))
         model = read_model_config(folder)
+        has_schemas = any(isinstance(m, Decode) and m.num_schemas for m in measures)
+        if has_schemas and not (folder / "tokenizer.json").exists():
+            write_tokenizer(folder, model.num_choices)
         race = Race(
             args=args,
             model=model,
@@ -176,7 +180,10 @@ def label(measure: Measure) -> str:
     """Name a measure in a word or two: what distinguishes it from others of its kind."""
     fields = asdict(measure)
     forms = {"trace": "{}", "rate_per_s": "{:g} req/s", "batch": "batch {}", "width": "width {}",
-             "num_prompts": "{} prompts", "input_len": "{} in", "output_len": "{} out"}  # fmt: skip
+             "num_prompts": "{} prompts", "input_len": "{} in", "output_len": "{} out",
+             "num_schemas": "{} schemas"}  # fmt: skip
+    if not fields.get("num_schemas"):
+        del forms["num_schemas"]
     return ", ".join(form.format(fields[name]) for name, form in forms.items() if name in fields)
 
 

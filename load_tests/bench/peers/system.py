@@ -14,6 +14,7 @@ from typing import Protocol
 
 import numpy
 
+from load_tests.bench.grammars.endless import endless_schema
 from load_tests.bench.peers.measures import Beam, Decode, Knobs, Measure, Offline, Online, Order
 from load_tests.traffic.lengths import FixedLengths
 from load_tests.traffic.lognormal import draw_pairs
@@ -140,11 +141,17 @@ def _offline(system: System, measure: Offline) -> MeasuredFigures:
 
 def _decode(system: System, measure: Decode) -> MeasuredFigures:
     prompts = [prompt_ids(measure.seed, i, measure.input_len) for i in range(measure.batch)]
+    schemas = [endless_schema(number) for number in range(measure.num_schemas)] or [""]
     times = []
     # the first time counts for nothing: prompts of these shapes may find kernels that are cold
     for output_len in (1, 1, measure.output_len + 1):
-        works = [Work(prompt=ids, output_len=output_len) for ids in prompts]
-        times.append(_timed(lambda batch=works: system.generate(batch))[0])  # type: ignore[misc]
+        works = [
+            Work(prompt=ids, output_len=output_len, schema=schemas[i % len(schemas)])
+            for i, ids in enumerate(prompts)
+        ]
+        seconds, num_tokens = _timed(lambda batch=works: system.generate(batch))  # type: ignore[misc]
+        _expect(num_tokens, measure.batch * output_len)
+        times.append(seconds)
     _, prefill_s, all_s = times
     return {
         "prefill_s": prefill_s,

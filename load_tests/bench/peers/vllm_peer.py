@@ -12,6 +12,11 @@ from load_tests.bench.peers.measures import Beam, Knobs, Measure, Online
 from load_tests.bench.peers.system import Timeline, is_modern, main
 from load_tests.work import Work
 
+# of the shapes with random weights
+_END_ID = 2
+# the library that it takes first anyway, which must be named to do without white space
+_GRAMMARS = {"structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True}}
+
 
 class VllmSystem:
     """See `System`: with `AsyncLLM` for `Online`, with `LLM` for all other measures."""
@@ -28,13 +33,13 @@ class VllmSystem:
         if not self._is_online:
             from vllm import LLM
 
-            self._engine = LLM(**self._arguments, max_logprobs=32)
+            self._engine = LLM(**self._arguments, **_GRAMMARS, max_logprobs=32)
             self.facts = _facts(self._engine.llm_engine.vllm_config)
 
     def generate(self, works: Sequence[Work]) -> int:
         """Hand over all requests in one call."""
         prompts = [{"prompt_token_ids": work.prompt} for work in works]
-        sampling = [_greedy(work.output_len) for work in works]
+        sampling = [_greedy(work.output_len, schema=work.schema) for work in works]
         results = self._engine.generate(prompts, sampling, use_tqdm=False)
         return sum(len(result.outputs[0].token_ids) for result in results)
 
@@ -108,10 +113,15 @@ def _arguments(knobs: Knobs, *, has_prefix_cache: bool) -> dict[str, Any]:
     }
 
 
-def _greedy(output_len: int, *, is_delta: bool = False) -> Any:
+def _greedy(output_len: int, *, schema: str = "", is_delta: bool = False) -> Any:
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
+    bounds: dict[str, Any] = {}
+    if schema:
+        from vllm.sampling_params import StructuredOutputsParams
+
+        bounds["structured_outputs"] = StructuredOutputsParams(json=schema)
     kind = RequestOutputKind.DELTA if is_delta else RequestOutputKind.FINAL_ONLY
     return SamplingParams(
         temperature=0.0,
@@ -119,6 +129,7 @@ def _greedy(output_len: int, *, is_delta: bool = False) -> Any:
         max_tokens=output_len,
         detokenize=False,
         output_kind=kind,
+        **bounds,
     )
 
 
@@ -134,14 +145,24 @@ def _facts(config: Any) -> dict[str, object]:
 
 
 def _write_tokenizer(folder: Path) -> None:
-    """Beam search asks for a tokenizer: one word for every id."""
-    vocab_size = json.loads((folder / "config.json").read_text())["vocab_size"]
+    """Beam search asks for a tokenizer: one word for every id, if the folder has none."""
+    path = folder / "tokenizer.json"
+    if not path.exists():
+        _write_words(path)
+    settings_path = folder / "tokenizer_config.json"
+    if not settings_path.exists():
+        words = json.loads(path.read_text())["model"]["vocab"]
+        end = next(word for word, index in words.items() if index == _END_ID)
+        settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": end}
+        settings_path.write_text(json.dumps(settings))
+
+
+def _write_words(path: Path) -> None:
+    vocab_size = json.loads(path.with_name("config.json").read_text())["vocab_size"]
     words = {f"t{index}": index for index in range(vocab_size)}
     model = {"type": "WordLevel", "vocab": words, "unk_token": "t0"}
     tokenizer = {"version": "1.0", "added_tokens": [], "model": model}
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "t2", "unk_token": "t0"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    path.write_text(json.dumps(tokenizer))
 
 
 if __name__ == "__main__":

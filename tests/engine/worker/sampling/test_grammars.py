@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 
 from engine.errors import ConfigError, InvariantViolated
 from engine.types import GRAMMAR_LIMITS, RowAdmission, SamplingParams, int32
+from engine.worker.sampling import grammars
 from engine.worker.sampling.grammars import Grammars
 from engine.worker.sampling.matchers import StepTokens
 from engine.worker.staging import Int32Array
@@ -115,8 +116,9 @@ def test_many_rows_are_masked_by_threads_as_by_one(folder: Path) -> None:
     assert masks[0][0].any()
 
 
-def test_rows_of_one_grammar_take_turns(folder: Path) -> None:
+def test_rows_of_one_grammar_take_turns(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also choices that have not begun; a copy of one that has shares its parent's lexer."""
+    monkeypatch.setattr(grammars, "_MAX_COPIES", 3)
     rows = _Rows(folder, num_rows=8, num_threads=3)
     for row in range(4):
         rows.admit(row, "[ab]{9}c")

@@ -7,6 +7,7 @@ from load_tests.bench.peers.measures import Beam, Decode, Knobs, Measure, Offlin
 MEASURES: list[Measure] = [
     Offline(trace="alpaca", num_requests=5, seed=0),
     Decode(batch=2, input_len=8, output_len=4, seed=0),
+    Decode(batch=3, input_len=8, output_len=4, seed=0, num_schemas=2),
     Beam(width=3, num_prompts=2, input_len=8, output_len=4, seed=0),
     Online(trace="alpaca", rate_per_s=20.0, duration_s=0.5, seed=0),
 ]

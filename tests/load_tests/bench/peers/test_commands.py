@@ -10,14 +10,18 @@ def test_a_command_prints_writes_and_draws(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["offline", "--traces", "alpaca", "--requests", "3", "--decode", "1"]
-    words += ["--decode-input", "4", "--decode-output", "2", "--output", str(tmp_path), "--log"]
+    words += ["--decode-input", "4", "--decode-output", "2", "--decode-schemas", "2"]
+    words += ["--output", str(tmp_path), "--log"]
     assert main(words) == 0
     (written,) = tmp_path.glob("offline_*.json")
     document = json.loads(written.read_text())
-    assert [measure["kind"] for measure in document["measures"]] == ["Offline", "Decode"]
+    assert [measure["kind"] for measure in document["measures"]] == ["Offline", *["Decode"] * 2]
+    assert [measure["num_schemas"] for measure in document["measures"][1:]] == [0, 2]
     assert document["turns"][0]["figures"][0]["output_tokens_per_s"] > 0
     assert written.with_suffix(".png").stat().st_size > 1000
-    assert "batch 1" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "batch 1" in printed
+    assert "2 schemas" in printed
     assert "alpaca: " in (tmp_path / "LOG.md").read_text()
 
 

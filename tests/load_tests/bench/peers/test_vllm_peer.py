@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from load_tests.bench.peers.measures import Online
+from load_tests.bench.peers.measures import Decode, Online
 from load_tests.bench.peers.system import take
 from load_tests.bench.peers.vllm_peer import VllmSystem
 from load_tests.work import Work
@@ -35,6 +35,7 @@ class Engine:
 
     def __init__(self, **arguments: Any) -> None:
         self.arguments = arguments
+        self.schemas: list[str] = []
         self.is_open = True
         self.llm_engine = SimpleNamespace(vllm_config=CONFIG)
         self.made.append(self)
@@ -54,11 +55,16 @@ class Engine:
         self.is_open = False
 
 
+def is_bound(sampling: Any) -> bool:
+    return hasattr(sampling, "structured_outputs")
+
+
 class Batches(Engine):
     def generate(self, prompts: list[Any], sampling: list[Any], use_tqdm: bool) -> list[Any]:
         assert not use_tqdm
         outputs = [SimpleNamespace(token_ids=[0] * each.max_tokens) for each in sampling]
         assert len(prompts) == len(outputs)
+        self.schemas += [each.structured_outputs.json for each in sampling if is_bound(each)]
         return [SimpleNamespace(outputs=[output]) for output in outputs]
 
 
@@ -77,6 +83,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Engine]:
     modules["vllm"].LLM = Batches
     modules["vllm"].SamplingParams = SimpleNamespace
     modules["vllm.sampling_params"].BeamSearchParams = SimpleNamespace
+    modules["vllm.sampling_params"].StructuredOutputsParams = SimpleNamespace
     kinds = SimpleNamespace(DELTA="delta", FINAL_ONLY="final")
     modules["vllm.sampling_params"].RequestOutputKind = kinds
     modules["vllm.engine.arg_utils"].AsyncEngineArgs = SimpleNamespace
@@ -98,11 +105,11 @@ def test_every_measure_has_the_engine_of_its_kind(made: list[Engine], model: Pat
         assert asyncio.run(take(system, measure))
         system.close()
         assert system.facts["kv_blocks"] == 256
-    assert [type(engine) for engine in made] == [Batches, Batches, Batches, Arrivals]
+    assert [type(engine) for engine in made] == [*[Batches] * 4, Arrivals]
     # batches end with their process
-    assert [engine.is_open for engine in made] == [True, True, True, False]
+    assert [engine.is_open for engine in made] == [*[True] * 4, False]
     caches = [engine.arguments["enable_prefix_caching"] for engine in made]
-    assert caches == [False, False, True, False]
+    assert caches == [False, False, False, True, False]
     assert (model / "tokenizer.json").is_file()
 
 
@@ -120,3 +127,18 @@ def test_it_shares_the_model_between_as_many_cards(made: list[Engine], model: Pa
     several = replace(knobs(model), tensor_parallel_size=4)
     VllmSystem(several, MEASURES[0])
     assert made[0].arguments["tensor_parallel_size"] == several.tensor_parallel_size
+
+
+def test_rows_are_bound_by_schemas_in_turns(made: list[Engine], model: Path) -> None:
+    words = {"{": 0, "}": 1, "#": 2}
+    (model / "tokenizer.json").write_text(json.dumps({"model": {"vocab": words}}))
+    bound = Decode(batch=3, input_len=8, output_len=4, seed=0, num_schemas=2)
+    system = VllmSystem(knobs(model), bound)
+    asyncio.run(take(system, bound))
+    schemas = made[0].schemas
+    assert len(schemas) == 9
+    assert schemas[0] == schemas[2] != schemas[1]
+    assert made[0].arguments["structured_outputs_config"]["disable_any_whitespace"]
+    # a tokenizer that is there is kept, and its word for the end is named
+    assert json.loads((model / "tokenizer.json").read_text())["model"]["vocab"] == words
+    assert json.loads((model / "tokenizer_config.json").read_text())["eos_token"] == "#"
