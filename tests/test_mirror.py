@@ -160,7 +160,6 @@ TESTED_ELSEWHERE = {
     "kernels/checksum.py": ("engine/worker/swap/test_swap_arena.py",),
     "kernels/cuda/pinned_buffers.py": ("engine/worker/swap/test_swap_arena.py",),
     "kernels/cpu/layout_addresses.py": ("kernels/cpu/test_backend.py",),
-    "kernels/cpu/library.py": ("kernels/cpu/test_backend.py", "kernels/cpu/test_linear.py"),
     "kernels/cuda/cuda_runtime.py": ("engine/worker/graphs/test_cuda_graphs.py",),
     "kernels/runtime.py": ("engine/worker/test_staging.py",),
     **{
@@ -210,6 +209,7 @@ TESTED_ELSEWHERE = {
     "load_tests/bench/kernels/long_attention.py": ("load_tests/bench/kernels/test_parts.py",),
     "load_tests/bench/kernels/sampling.py": ("load_tests/bench/kernels/test_parts.py",),
     "load_tests/bench/peers/race.py": ("load_tests/bench/peers/test_commands.py",),
+    "load_tests/bench/peers/vllm_cpu_child.py": ("load_tests/bench/peers/test_vllm_cpu.py",),
     "load_tests/faults/two_nodes.py": ("load_tests/faults/test_command.py",),
     "load_tests/http/display.py": ("load_tests/http/test_load.py",),
     "load_tests/http/drive.py": ("load_tests/http/test_session.py",),

@@ -64,10 +64,11 @@ def test_attention_of_a_token_does_not_depend_on_its_batch(backend: CpuBackend) 
 
 
 def test_attention_of_a_token_does_not_depend_on_its_chunk(backend: CpuBackend) -> None:
-    whole = make_batch(Shape(dtype=backend.dtype), [(90, 90)])
-    q = torch.randn(90, 6, 64).to(backend.dtype)
+    # a token that is decoded is a chunk of one
+    whole = make_batch(Shape(dtype=backend.dtype), [(290, 290)])
+    q = torch.randn(290, 6, 64).to(backend.dtype)
     attended = backend.attention(q, whole.kv_layer, whole.layout, 0.1)
-    for start, end in ((0, 37), (37, 53), (53, 90)):
+    for start, end in ((0, 37), (37, 53), (53, 54), (54, 290), (289, 290)):
         layout = make_layout(whole.tables, [(end, end - start)], 16)
         chunk = backend.attention(q[start:end], whole.kv_layer, layout, 0.1)
         assert torch.equal(chunk, attended[start:end])
