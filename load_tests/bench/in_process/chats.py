@@ -96,6 +96,7 @@ def run(args: argparse.Namespace) -> int:
     with TemporaryDirectory() as name, ExitStack() as stack:
         sizes = _Sizes.of(args, model_folder(args.model, Path(name)))
         rows = {"unbounded": _chats(sizes.engine(sizes.all_blocks), args)}
+        _say(rows)
         off = sizes.engine(sizes.few_blocks)
         config = sizes.config(sizes.few_blocks, sizes.all_blocks)
         arena = swap_arena(config, sizes.all_blocks, is_private=args.private)
@@ -103,7 +104,9 @@ def run(args: argparse.Namespace) -> int:
             config,
             InlineExecutor(load_worker(config, swap_view=stack.enter_context(arena)), 2),
         )
-        rows["off"], rows["on"] = _turns(off, args), _turns(on, args)
+        for name, engine in (("off", off), ("on", on)):
+            rows[name] = _turns(engine, args)
+            _say(rows)
         costs = _without_hits(off, on, args)
         off.close()
         on.close()
@@ -166,6 +169,12 @@ def _cells(turns: ServedTurns) -> tuple[str, ...]:
     p99_s = quantiles(turns.ttft_s, n=100)[-1]
     times = (f"{1e3 * median(turns.ttft_s):.1f}", f"{1e3 * p99_s:.1f}")
     return f"{turns.cached_share:.1%}", *times, f"{turns.tokens_per_s:.0f}"
+
+
+def _say(rows: dict[str, ServedTurns]) -> None:
+    """Print the newest row: a run takes minutes."""
+    *_, (name, row) = rows.items()
+    print(name, "cached {}, first token p50 {} ms, p99 {} ms, {} tok/s".format(*_cells(row)))
 
 
 def _chats(engine: LocalEngine, args: argparse.Namespace) -> ServedTurns:
