@@ -113,6 +113,13 @@ def _keep_imported() -> None:
     gc.enable()
 
 
+def pytest_runtest_logfinish() -> None:
+    # what gives back memory that it had frozen gives back everybody's (`LiveWorker.close`)
+    if not gc.get_freeze_count():
+        gc.collect()
+        gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
     import ray

@@ -1,6 +1,5 @@
 """The process of one rank: with a worker of the test, and as a Ray actor."""
 
-import gc
 import os
 import signal
 import socket
@@ -22,10 +21,9 @@ from tests.fakes import scripted_worker as scripted
 
 
 @pytest.fixture
-def _thawed() -> Iterator[None]:
-    """Objects that an actor has frozen in its process are looked at again."""
-    yield
-    gc.unfreeze()
+def _not_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an actor would keep for the life of its process is garbage after the test."""
+    monkeypatch.setattr("gc.freeze", lambda: None)
 
 
 _made: list[tuple[int, str]] = []
@@ -40,7 +38,7 @@ def make_recorder(
     return Recorder()
 
 
-@pytest.mark.usefixtures("_thawed")
+@pytest.mark.usefixtures("_not_frozen")
 def test_an_actor_loads_its_worker_when_it_is_asked_to() -> None:
     _made.clear()
     factory = f"{__name__}:{make_recorder.__name__}"
@@ -51,7 +49,7 @@ def test_an_actor_loads_its_worker_when_it_is_asked_to() -> None:
     assert actor.loaded_bytes() == (30, 40)
 
 
-@pytest.mark.usefixtures("_thawed")
+@pytest.mark.usefixtures("_not_frozen")
 @pytest.mark.parametrize(("place", "expected"), [(None, 512), (0, 0), (2048, 2048)])
 def test_the_swap_space_of_a_rank_is_what_it_is_told(place: int | None, expected: int) -> None:
     factory = "tests.fakes.scripted_worker:load_worker"
@@ -60,7 +58,7 @@ def test_the_swap_space_of_a_rank_is_what_it_is_told(place: int | None, expected
     assert capacity.num_swap_blocks == expected // config.block_bytes
 
 
-@pytest.mark.usefixtures("_thawed")
+@pytest.mark.usefixtures("_not_frozen")
 @pytest.mark.parametrize("rank", [0, 1])
 def test_an_actor_serves_on_the_socket_that_it_listens_on(tmp_path: Path, rank: int) -> None:
     factory = f"{__name__}:{make_recorder.__name__}"
@@ -75,7 +73,7 @@ def test_an_actor_serves_on_the_socket_that_it_listens_on(tmp_path: Path, rank: 
     assert reply == reply_of(2, is_first=rank == 0)
 
 
-@pytest.mark.usefixtures("_thawed")
+@pytest.mark.usefixtures("_not_frozen")
 def test_an_actor_serves_a_scheduler_of_another_node() -> None:
     factory = f"{__name__}:{make_recorder.__name__}"
     actor = RankActor(scripted.engine_config(), 1, None, factory)
@@ -89,7 +87,7 @@ def test_an_actor_serves_a_scheduler_of_another_node() -> None:
         assert REPLIES.decode(near.recv()) == reply_of(2, is_first=False)
 
 
-@pytest.mark.usefixtures("_thawed")
+@pytest.mark.usefixtures("_not_frozen")
 def test_ranks_of_several_nodes_meet_at_the_first_one() -> None:
     _made.clear()
     factory = f"{__name__}:{make_recorder.__name__}"
@@ -110,7 +108,7 @@ def test_ranks_of_several_nodes_meet_at_the_first_one() -> None:
     first._rendezvous_server.close()
 
 
-@pytest.mark.usefixtures("_thawed")
+@pytest.mark.usefixtures("_not_frozen")
 def test_an_actor_finds_the_model_of_its_own_node() -> None:
     factory = f"{__name__}:{make_recorder.__name__}"
     actor = RankActor(scripted.engine_config(), 0, None, factory)

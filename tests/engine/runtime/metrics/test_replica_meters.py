@@ -13,7 +13,7 @@ CAPACITY = Capacity(num_blocks=25, block_size=4, num_rows=4)
 
 
 @pytest.fixture
-def meters() -> ReplicaMeters:
+async def meters() -> ReplicaMeters:
     meters = ReplicaMeters(engine_config(), replica="a", send=lambda _: None, clock=lambda: 100.0)
     meters.take_over(CAPACITY)
     return meters
@@ -24,7 +24,7 @@ def request(request_id: int) -> Request:
     return Request(request_id=request_id, prompt=int32([1] * 5), sampling=sampling)
 
 
-def test_what_is_accepted_waits_until_it_is_forgotten(meters: ReplicaMeters) -> None:
+async def test_what_is_accepted_waits_until_it_is_forgotten(meters: ReplicaMeters) -> None:
     meters.accept(request(7))
     meters.accept(request(8))
     assert (meters.load.waiting_tokens, meters.line.prompt_tokens) == (10, 10)
@@ -32,7 +32,7 @@ def test_what_is_accepted_waits_until_it_is_forgotten(meters: ReplicaMeters) -> 
     assert (meters.load.waiting_tokens, meters.line.prompt_tokens) == (5, 5)
 
 
-def test_with_its_gang_all_that_waited_is_gone(meters: ReplicaMeters) -> None:
+async def test_with_its_gang_all_that_waited_is_gone(meters: ReplicaMeters) -> None:
     meters.accept(request(7))
     meters.observe(replace(tokens_output([]), stats=replace(STATS, num_running=3)))
     assert meters.stats.num_running == 3
@@ -41,7 +41,7 @@ def test_with_its_gang_all_that_waited_is_gone(meters: ReplicaMeters) -> None:
     assert (meters.stats.num_running, meters.stats.usage.total) == (0, CAPACITY.num_slots)
 
 
-def test_only_the_output_of_requests_that_expired_is_changed(meters: ReplicaMeters) -> None:
+async def test_only_the_output_of_requests_that_expired_is_changed(meters: ReplicaMeters) -> None:
     meters.accept(request(7))
     output = tokens_output([(7, 5, FinishReason.NONE)])
     assert meters.observe(output) is output
