@@ -15,8 +15,8 @@ from app.command.start.progress import StartProgress
 _LOOK_S, _READY_LOOK_S = 0.2, 1.0
 _HEALTH_S = 0.5
 _TIMEOUT_S = 2.0
-# between two lines about the load
-_LOAD_S = 10.0
+# between two lines about the load, and between two looks whether there is any
+_LOAD_S, _IDLE_LOAD_S = 10.0, 30.0
 # an engine that fails at every step must not fill the terminal; the file has all
 _MAX_PROBLEMS_A_MINUTE = 30
 _PROBLEMS = ("WARNING", "ERROR", "CRITICAL")
@@ -123,7 +123,7 @@ class Watcher:
             return
 
     def _loads(self) -> Iterator[None]:
-        """Show the load every ten seconds while there is any."""
+        """Show the load every ten seconds while there is any, from half a minute after it began."""
         before: tuple[float, Snapshot] | None = None
         due_s = 0.0
         # one for all: to make a client takes longer than to ask
@@ -132,10 +132,11 @@ class Watcher:
                 if time.monotonic() >= due_s:
                     found = self._snapshot(connection)
                     now_s = time.monotonic()
-                    due_s = now_s + _LOAD_S
+                    due_s = now_s + _IDLE_LOAD_S
                     if found is not None:
                         if before is not None and is_busy(before[1], found):
                             self._show(load_line(before[1], found, now_s - before[0]))
+                            due_s = now_s + _LOAD_S
                         before = now_s, found
                 yield
 
