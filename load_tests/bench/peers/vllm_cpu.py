@@ -7,7 +7,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-_SCRIPT = Path(__file__).parent / "vllm_cpu_child.py"
+from load_tests.bench.peers import vllm_cpu_child
+
+_SCRIPT = Path(vllm_cpu_child.__file__)
 # GiB of its KV cache: room for the largest batch of a small model
 _CACHE_GIB = 4
 

@@ -49,3 +49,9 @@ def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
     done = run_command("--model", str(tmp_path))
     assert done.returncode == 2
     assert "is neither a model folder" in done.stderr
+
+
+def test_vllm_needs_an_interpreter() -> None:
+    done = run_command("--peers", "vllm")
+    assert done.returncode == 2
+    assert "needs --vllm-python" in done.stderr
