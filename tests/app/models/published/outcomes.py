@@ -105,8 +105,8 @@ def published_templates() -> Json:
 
 
 def _template_rows() -> Iterator[str]:
-    entries = published_templates().items()
-    for digest, entry in sorted(entries, key=lambda item: item[1]["name"].lower()):
+    noted = published_templates().items()
+    for digest, entry in sorted(noted, key=lambda item: item[1]["name"].lower()):
         repository = entry["source"].partition("@")[0]
         numbers = f"{entry['equal']} | {entry['refused']}"
         yield f"| {entry['name']} | `{digest[:12]}` | {numbers} | {repository} |\n"

@@ -195,13 +195,13 @@ def _theirs(source: str, conversation: Conversation) -> str | None:
 
 def main(folders: list[str]) -> int:
     """Write JSON: an entry for each text of a template; 1 if any differs."""
-    entries: dict[str, dict[str, Any]] = {}
+    noted: dict[str, dict[str, Any]] = {}
     for argument in folders:
         repository, _, folder = argument.partition("=")
         for path in sorted(Path(folder).rglob("*.jinja")):
             source = path.read_text(encoding="utf-8")
             found = compare(source)
-            entries.setdefault(
+            noted.setdefault(
                 hashlib.sha256(source.encode()).hexdigest(),
                 {
                     "name": path.stem,
@@ -211,8 +211,8 @@ def main(folders: list[str]) -> int:
                     "different": found.different,
                 },
             )
-    json.dump(entries, sys.stdout, indent=1)
-    return int(any(entry["different"] for entry in entries.values()))
+    json.dump(noted, sys.stdout, indent=1)
+    return int(any(entry["different"] for entry in noted.values()))
 
 
 if __name__ == "__main__":

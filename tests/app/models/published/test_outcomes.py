@@ -46,14 +46,14 @@ def test_there_are_enough_of_them_and_each_says_where_it_was_found() -> None:
 
 
 def test_enough_templates_were_rendered_as_transformers_does() -> None:
-    entries = list(published_templates().values())
-    assert len(entries) >= 40
-    for entry in entries:
+    found = list(published_templates().values())
+    assert len(found) >= 40
+    for entry in found:
         assert not entry["different"]
         assert entry["equal"] + entry["refused"] == len(CONVERSATIONS)
         assert entry["source"].startswith("github.com/")
     # most of each is text: a template that refuses all would say nothing
-    assert sum(entry["equal"] > 12 for entry in entries) >= 40
+    assert sum(entry["equal"] > 12 for entry in found) >= 40
 
 
 def test_templates_of_all_kinds_are_rendered_as_transformers_does() -> None:

@@ -47,14 +47,14 @@ def compare(folder: Path, cache: Path) -> str:
 
 def main(arguments: list[str]) -> int:
     """Write JSON: an entry for each folder."""
-    entries = []
+    noted = []
     with tempfile.TemporaryDirectory() as cache:
         for argument in arguments:
             source, _, folder = argument.rpartition("=")
             is_converted = not (Path(folder) / "tokenizer.json").is_file()
             different = compare(Path(folder), Path(cache))
-            entries.append({"source": source, "converted": is_converted, "different": different})
-    json.dump(entries, sys.stdout, indent=1)
+            noted.append({"source": source, "converted": is_converted, "different": different})
+    json.dump(noted, sys.stdout, indent=1)
     return 0
 
 
