@@ -47,9 +47,10 @@ class Compilations:
         return turn
 
     def copy(self, turn: int) -> tuple[int, LLMatcher]:
-        """Copy it, or the first if it is not compiled yet, and say which it was."""
+        """Copy it, or another one if it is not compiled yet, and say which it was."""
         if not self.compiled[turn].done():
-            turn = 0
+            # in their order, so the first ones are
+            turn %= max(1, sum(each.done() for each in self.compiled))
         return turn, self.compiled[turn].result().deep_copy()
 
 

@@ -2,19 +2,19 @@
 
 import random
 from collections.abc import Sequence
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from pathlib import Path
 
 import numpy as np
 import pytest
-from llguidance import LLMatcher
+from llguidance import LLMatcher, LLTokenizer
 from tokenizers import Tokenizer
 
 from engine.errors import ConfigError, InvariantViolated
 from engine.types import GRAMMAR_LIMITS, RowAdmission, SamplingParams, int32
 from engine.worker.sampling import grammars
 from engine.worker.sampling.grammars import Grammars
-from engine.worker.sampling.matchers import StepTokens
+from engine.worker.sampling.matchers import Compilations, StepTokens
 from engine.worker.staging import Int32Array
 from tests.engine.model.tiny import VOCAB_SIZE, TinyModel
 from tests.engine.whole.grammars.tokens import END_ID, OTHER_END_ID, with_tokenizer
@@ -129,6 +129,17 @@ def test_rows_of_one_grammar_take_turns(folder: Path, monkeypatch: pytest.Monkey
     rows.allowed(2, 0)
     rows.grammars.fork(_ints(2), _ints(6))
     assert states[2].turn == states[6].turn == 2
+
+
+def test_rows_share_what_is_compiled_until_the_rest_is() -> None:
+    made = LLMatcher(LLTokenizer("byte"), LLMatcher.grammar_from_regex("a"))
+    futures: list[Future[LLMatcher]] = [Future() for _ in range(5)]
+    for future in futures[:2]:
+        future.set_result(made)
+    waiting = iter(futures)
+    grammar = Compilations("a", 5, lambda text: next(waiting))
+    turns = [grammar.take_turn() for _ in futures]
+    assert [grammar.copy(turn)[0] for turn in turns] == [0, 1, 0, 1, 0]
 
 
 def test_a_lexer_that_many_rows_have_filled_is_replaced(
