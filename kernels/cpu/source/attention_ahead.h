@@ -16,6 +16,7 @@ struct ahead {
     struct block block;
     int64_t token, high, plane;
     const char *at, *end;
+    int64_t step;
 };
 
 // Points at the plane of the tokens from `token` on.
@@ -34,7 +35,7 @@ static void point_ahead(struct ahead *ahead) {
     ahead->end = (const char *)(first + count * pool->head_dim);
 }
 
-// Goes on to the next plane, tokens, part or block; to nothing behind the last.
+// Goes on to the next plane, tokens, part or block; stays where it is behind the last.
 static void go_ahead(struct ahead *ahead) {
     const int64_t block_size = ahead->a->pool.block_size;
     if (++ahead->plane == 2 * (ahead->block.kv_end - ahead->block.kv_first)) {
@@ -45,7 +46,9 @@ static void go_ahead(struct ahead *ahead) {
         ahead->high = end_of_part(&ahead->block, ahead->token);
     if (ahead->token == ahead->high) {
         if (!next_block(ahead->a, &ahead->walk, &ahead->block)) {
-            ahead->at = NULL;
+            ahead->at -= ahead->step;
+            ahead->step = 0;
+            ahead->end = ahead->at + 1;
             return;
         }
         ahead->token = ahead->block.seen;
@@ -54,21 +57,16 @@ static void go_ahead(struct ahead *ahead) {
     point_ahead(ahead);
 }
 
-// Asks for some lines more, into the second level: they do not fit the first beside what is read now.
-static void ask(struct ahead *ahead, int64_t num_lines) {
-    while (num_lines > 0 && ahead->at) {
-        const int64_t left = (ahead->end - ahead->at + LINE_BYTES - 1) / LINE_BYTES;
-        const int64_t count = least_of(num_lines, left);
-        for (int64_t i = 0; i < count; i++) __builtin_prefetch(ahead->at + i * LINE_BYTES, 0, 2);
-        num_lines -= count;
-        ahead->at += count * LINE_BYTES;
-        if (count == left) go_ahead(ahead);
-    }
+// Asks for one line more, into the second level: it does not fit the first beside what is read now.
+INLINE void ask(struct ahead *ahead) {
+    __builtin_prefetch(ahead->at, 0, 2);
+    ahead->at += ahead->step;
+    if (ahead->at >= ahead->end) go_ahead(ahead);
 }
 
 // Begins with the blocks of a walk; asks for the first part at once.
 static void begin_ahead(struct ahead *ahead, const struct attention *a, const struct walk *walk) {
-    *ahead = (struct ahead){.a = a, .walk = *walk};
+    *ahead = (struct ahead){.a = a, .walk = *walk, .step = LINE_BYTES};
     if (!next_block(a, &ahead->walk, &ahead->block)) return;
     const struct block *const block = &ahead->block;
     ahead->token = block->seen;
@@ -77,5 +75,5 @@ static void begin_ahead(struct ahead *ahead, const struct attention *a, const st
     const int64_t planes = 2 * (block->kv_end - block->kv_first), head_dim = a->pool.head_dim;
     const int64_t bytes =
         (ahead->high - ahead->token) * planes * head_dim * (int64_t)sizeof(element);
-    ask(ahead, bytes / LINE_BYTES);
+    for (int64_t i = 0; i < bytes / LINE_BYTES; i++) ask(ahead);
 }

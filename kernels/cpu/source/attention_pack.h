@@ -1,7 +1,7 @@
 // Packs keys and values of one key head as `struct product` wants its weights: keys as weights of
 // which each token is an output, values as weights of which each token is an input.
 //
-// For each line that is read, one that will be read is asked for.
+// For each line that is read, one that will be is asked for.
 #pragma once
 
 #include "attention_ahead.h"
@@ -47,10 +47,11 @@ INLINE void transpose(__m512i *rows) {
 // Packs `count` keys, a multiple of 32; dimensions from head_dim to `depth` become zeros.
 static void pack_keys(operand *packed, const struct tokens *keys, int64_t count, int64_t head_dim,
                       int64_t depth) {
-    for (int64_t block = 0; block < count; block += BLOCK_N)
+    for (int64_t block = 0; block < count; block += BLOCK_N) {
+        for (int64_t t = block; t < block + BLOCK_N; t++)
+            for (int64_t d = 0; d < depth; d += STEP_K) ask(keys->ahead);
         for (int64_t d = 0; d < depth; d += STEP_K)
             for (int64_t half = block; half < block + BLOCK_N; half += 16, packed += STEP / 2) {
-                ask(keys->ahead, 16);
                 __m512i rows[16];
 #pragma GCC unroll 16
                 for (int i = 0; i < 16; i++) {
@@ -61,6 +62,7 @@ static void pack_keys(operand *packed, const struct tokens *keys, int64_t count,
 #pragma GCC unroll 16
                 for (int i = 0; i < 16; i++) _mm512_store_si512(packed + i * 32, rows[i]);
             }
+    }
 }
 
 // Packs `count` values, a multiple of 32.
@@ -71,35 +73,35 @@ static void pack_values(operand *packed, const struct tokens *values, int64_t co
         47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4,
         35, 3, 34, 2, 33, 1, 32, 0);
     const __m512i second = _mm512_add_epi16(first, _mm512_set1_epi16(16));
-    for (int64_t d = 0; d < depth; d += BLOCK_N) {
-        const __mmask32 mask = mask_of(head_dim - d);
-        for (int64_t step = 0; step < count; step += STEP_K, packed += STEP / 2) {
-            for (int64_t t = step; t < step + STEP_K; t += 2, packed += 32) {
-                if (t % 8 == 0) ask(values->ahead, 8);
-                const element *const value = values->start[t] + values->shift + d;
-                const element *const next = values->start[t + 1] + values->shift + d;
-                const __m512i even = _mm512_maskz_loadu_epi16(mask, value);
-                const __m512i odd = _mm512_maskz_loadu_epi16(mask, next);
-                _mm512_store_si512(packed, _mm512_permutex2var_epi16(even, first, odd));
-                _mm512_store_si512(packed + STEP / 2,
-                                   _mm512_permutex2var_epi16(even, second, odd));
-            }
+    for (int64_t t = 0; t < count; t += 2) {
+        const element *const value = values->start[t] + values->shift;
+        const element *const next = values->start[t + 1] + values->shift;
+        operand *const pair = packed + t / STEP_K * STEP + t % STEP_K / 2 * 32;
+        for (int64_t d = 0; d < depth; d += BLOCK_N) {
+            ask(values->ahead);
+            ask(values->ahead);
+            const __mmask32 mask = mask_of(head_dim - d);
+            const __m512i even = _mm512_maskz_loadu_epi16(mask, value + d);
+            const __m512i odd = _mm512_maskz_loadu_epi16(mask, next + d);
+            operand *const target = pair + d * count;
+            _mm512_store_si512(target, _mm512_permutex2var_epi16(even, first, odd));
+            _mm512_store_si512(target + STEP / 2, _mm512_permutex2var_epi16(even, second, odd));
         }
     }
 }
 
 #else
 
-// Lines of a token.
-INLINE int64_t lines_of(int64_t head_dim) {
-    return round_up(head_dim * (int64_t)sizeof(element), LINE_BYTES) / LINE_BYTES;
+INLINE void ask_for_token(const struct tokens *tokens, int64_t head_dim) {
+    const int64_t line = LINE_BYTES / (int64_t)sizeof(element);
+    for (int64_t d = 0; d < head_dim; d += line) ask(tokens->ahead);
 }
 
 static void pack_keys(operand *restrict packed, const struct tokens *keys, int64_t count,
                       int64_t head_dim, int64_t depth) {
     for (int64_t t = 0; t < count; t++) {
         const element *const key = keys->start[t] + keys->shift;
-        ask(keys->ahead, lines_of(head_dim));
+        ask_for_token(keys, head_dim);
         operand *const column = packed + t / BLOCK_N * BLOCK_N * depth + t % BLOCK_N;
         for (int64_t d = 0; d < depth; d++)
             column[d * BLOCK_N] = d < head_dim ? operand_of(key[d]) : 0;
@@ -110,7 +112,7 @@ static void pack_values(operand *restrict packed, const struct tokens *values, i
                         int64_t head_dim, int64_t depth) {
     for (int64_t t = 0; t < count; t++) {
         const element *const value = values->start[t] + values->shift;
-        ask(values->ahead, lines_of(head_dim));
+        ask_for_token(values, head_dim);
         for (int64_t d = 0; d < depth; d++)
             packed[(d / BLOCK_N * count + t) * BLOCK_N + d % BLOCK_N] =
                 d < head_dim ? operand_of(value[d]) : 0;

@@ -22,7 +22,7 @@ def main() -> None:
     # what vLLM prints goes where its log goes
     os.dup2(2, 1)
 
-    import vllm  # type: ignore[import-not-found]
+    import vllm
 
     model = vllm.LLM(
         model=args.model,
