@@ -151,7 +151,6 @@ TESTED_ELSEWHERE = {
     "engine/types/snapshot.py": ("engine/core/test_snapshot.py",),
     "engine/types/step.py": ("engine/executor/test_codec.py",),
     "engine/types/terms.py": ("engine/core/scheduling/test_queue_order.py",),
-    "engine/worker/sampling/matchers.py": ("engine/worker/sampling/test_grammars.py",),
     # kernels
     "kernels/linears.py": ("kernels/test_reference.py",),
     "kernels/experts.py": ("kernels/test_looped_experts.py",),
