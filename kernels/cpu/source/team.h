@@ -19,8 +19,8 @@ void share(struct team *team, work work, const void *argument, int64_t num_items
 
 int64_t threads_of(const struct team *team);
 
-// Memory of one thread from which it was asked for until that thread asks for more, aligned to 64
-// bytes; NULL, which `is_short` tells until it is asked, when there is none.
+// Bytes for one thread, which has them until it asks for more, aligned to 64; NULL when there are
+// none, which `is_short` tells once.
 void *scratch_of(struct team *team, int64_t thread, size_t bytes);
 int is_short(struct team *team);
 
