@@ -101,7 +101,7 @@ class SymbolicExecutor:
     Attributes:
         spoiled: swap blocks that will be found to be changed when they are read.
         num_swapped_in: swap blocks that were read.
-        num_written_off: tokens that came from spoiled blocks.
+        num_spoiled: swap blocks that were read and found to be changed.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class SymbolicExecutor:
     ) -> None:
         self.spoiled: set[int] = set()
         self.num_swapped_in = 0
-        self.num_written_off = 0
+        self.num_spoiled = 0
         self.capacity = capacity
         self.run_ahead = run_ahead
         self._model = model or SymbolicModel()
@@ -229,6 +229,7 @@ class SymbolicExecutor:
             self._write_block(block, self._swapped[slot])
             return
         self._found_spoiled.append(slot)
+        self.num_spoiled += 1
         self._write_block(block, [(_SPOILED, 0)] * self.capacity.block_size)
 
     def _forward(self, plan: StepPlan) -> None:
@@ -266,10 +267,6 @@ class SymbolicExecutor:
             slot = self._slot(row, len(state.prefix) - 1, group)
             self._check_write(slot)
             self._slots[slot] = (_of_group(state.prefix[-1], group), token)
-
-    def _is_spoiled(self, row: int) -> bool:
-        """Whether a row has read what is worthless; then its tokens are, too."""
-        return _SPOILED in self._rows[row].prefix
 
     def _check_write(self, slot: int) -> None:
         block = slot // self.capacity.block_size
@@ -335,7 +332,6 @@ class SymbolicExecutor:
         rows = plan.sampled_rows
         tops = [self._candidates(row) for row in rows]
         tokens = [self._next_token(self._rows[row]) for row in rows]
-        self.num_written_off += sum(map(self._is_spoiled, rows))
         for row, position in self._scored_positions(plan):
             state = self._rows[row]
             assert state.sampling is not None

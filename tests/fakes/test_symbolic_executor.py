@@ -104,7 +104,7 @@ def test_a_swap_block_with_another_key_is_noticed() -> None:
         run(make_executor(), prefill(0, 0, [1, 2, 3], [0, 1]), SWAP_OUT, *USE, foreign)
 
 
-def test_a_spoiled_swap_block_is_reported_and_its_row_written_off() -> None:
+def test_a_spoiled_swap_block_is_reported_and_counted() -> None:
     executor = make_executor()
     run(executor, prefill(0, 0, [1, 2], [0]), SWAP_OUT, StepPlan(step=2, releases=int32([0])))
     executor.spoiled.add(5)
@@ -120,7 +120,7 @@ def test_a_spoiled_swap_block_is_reported_and_its_row_written_off() -> None:
         )
     )
     assert list(executor.collect().spoiled_slots) == [5]
-    assert executor.num_written_off == 1
+    assert executor.num_spoiled == 1
 
 
 def test_a_block_that_is_written_while_it_leaves_is_noticed() -> None:

@@ -58,8 +58,8 @@ class CheckingExecutor(SymbolicExecutor):
                 self._beam_rows.add(admission.row)
         # what a preempted group held is less than what it needs to come back
         assert not (gives_way and plan.admissions), "a plan swaps out and admits"
-        # a group whose swap space is spoiled starts again, while later ones go on
-        if not self._max_overtakes and not self.num_written_off:
+        # a group whose blocks are spoiled starts again, while later ones go on
+        if not self._max_overtakes and not self.num_spoiled:
             self._check_order(plan)
         self.num_plans += 1
         self.num_sampled += len(set(plan.sampled_rows) - self._beam_rows)
