@@ -111,13 +111,8 @@ def _keep_imported() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
-
-
-def pytest_runtest_logfinish() -> None:
-    # what gives back memory that it had frozen gives back everybody's (`LiveWorker.close`)
-    if not gc.get_freeze_count():
-        gc.collect()
-        gc.freeze()
+    # whoever gives back what it has frozen would give back this, too (`LiveWorker.close`)
+    gc.unfreeze = lambda: None
 
 
 @pytest.fixture(scope="session")

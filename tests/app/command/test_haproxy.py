@@ -100,14 +100,15 @@ def test_what_is_set_already_stays() -> None:
 
 def test_serve_takes_haproxy_by_itself_and_says_why_it_does_not(tmp_path: Path) -> None:
     code = (
-        "import sys; from contextlib import ExitStack; from pathlib import Path\n"
+        "import sys; from argparse import Namespace\n"
+        "from contextlib import ExitStack; from pathlib import Path\n"
         "from app.command.environment import has_haproxy\n"
         "from app.command.serve import _environment\n"
         "from app.command.start.display import PlainDisplay\n"
         "path, is_own = Path(sys.argv[1]), sys.argv[2] == 'own'\n"
-        "display = PlainDisplay(sys.stdout)\n"
+        "display, words = PlainDisplay(sys.stdout), Namespace(proxy=None, dashboard=False)\n"
         "with ExitStack() as stack:\n"
-        "    print(has_haproxy(_environment(None, path, stack, display, is_own=is_own)))"
+        "    print(has_haproxy(_environment(words, path, stack, display, is_own=is_own)))"
     )
     given = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path.cwd())}
 
