@@ -106,7 +106,7 @@ def test_serve_takes_haproxy_by_itself_and_says_why_it_does_not(tmp_path: Path) 
         "from app.command.serve import _environment\n"
         "from app.command.start.display import PlainDisplay\n"
         "path, is_own = Path(sys.argv[1]), sys.argv[2] == 'own'\n"
-        "display, words = PlainDisplay(sys.stdout), Namespace(proxy=None, dashboard=False)\n"
+        "display, words = PlainDisplay(sys.stdout), Namespace(proxy=None, dashboard=True)\n"
         "with ExitStack() as stack:\n"
         "    print(has_haproxy(_environment(words, path, stack, display, is_own=is_own)))"
     )
