@@ -122,6 +122,8 @@ def ray_cluster() -> Iterator[None]:
     ray.init(
         address="local",
         num_cpus=16,
+        # none is used: for what Ray has actors see
+        num_gpus=2,
         include_dashboard=False,
         object_store_memory=100 << 20,
         log_to_driver=False,

@@ -27,8 +27,6 @@ SERVING: Mapping[str, str] = {
     "RAY_AUTH_MODE": "token",
     # Ray would run its workers behind everything else on the machine
     "RAY_worker_niceness": "0",
-    # each rank sees a GPU of its own, as its first one, which torch would take for the same GPU
-    "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES": "1",
     # what ranks sum in each other's memory needs none of its multicast objects
     "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
     # a replica that is unhealthy is killed at once; a healthy one that stops may end its requests

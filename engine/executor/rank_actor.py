@@ -8,6 +8,7 @@ import gc
 import importlib
 import logging
 import socket
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -27,6 +28,7 @@ from engine.executor.process_log import log_from_actor
 from engine.executor.rank_loop import serve_plans
 from engine.executor.rank_worker import RankWorker
 from engine.executor.tcp_channel import TcpListener, open_port
+from engine.executor.visible_gpus import GivenGpus, SeenGpus, given_gpus, see_gpus
 from engine.types import Capacity
 
 logger = logging.getLogger(__name__)
@@ -50,13 +52,27 @@ class Place(NamedTuple):
     address: str
 
 
+class LoadProgress(NamedTuple):
+    """How far a rank's weights are.
+
+    Attributes:
+        done_bytes, total_bytes: of weights; a total of 0 is not known yet.
+        took_s: seconds from the first byte until all were there; None before.
+    """
+
+    done_bytes: int = 0
+    total_bytes: int = 0
+    took_s: float | None = None
+
+
 class RankActor:
     """A Ray actor that hosts one worker. Everything that touches the model runs on one thread.
 
-    It needs at least three concurrent calls: `load`, `loaded_bytes` and `ping` overlap. A gang that
-    starts calls `process_id`, `load`, `listen` or `listen_on_node`, and `serve`, in this order; one
-    that may have ranks on several nodes calls `place`, `open_rendezvous` or `join_rendezvous`, and
-    `locate_by` before `load`, as it needs them.
+    It needs at least three concurrent calls: `load`, `load_progress` and `ping` overlap. A gang
+    that starts calls `process_id`, `load`, `listen` or `listen_on_node`, and `serve`, in this
+    order. One of several GPUs calls `given_gpus` and `see_gpus` before `load`; one that may have
+    ranks on several nodes `place`, `open_rendezvous` or `join_rendezvous`, and `locate_by`, as it
+    needs them.
     """
 
     def __init__(
@@ -79,7 +95,9 @@ class RankActor:
         self._rendezvous_server: socket.socket | None = None
         self._locate: Callable[[], Path] | None = None
         self._model_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
-        self._loaded_bytes = (0, 0)
+        self._progress = LoadProgress()
+        self._began_s = 0.0
+        self._device_index: int | None = None
 
     def load(self, arena: SwapPlace | None = None) -> Capacity:
         """Load the weights and make the KV pool.
@@ -91,9 +109,9 @@ class RankActor:
         self._worker = self._model_thread.submit(self._make_worker, arena).result()
         return self._worker.capacity
 
-    def loaded_bytes(self) -> tuple[int, int]:
-        """How far `load` is: bytes of weights done and in total."""
-        return self._loaded_bytes
+    def load_progress(self) -> LoadProgress:
+        """How far the weights are; `load` goes on behind them."""
+        return self._progress
 
     def ping(self) -> None:
         """Answer as long as the process lives."""
@@ -102,6 +120,15 @@ class RankActor:
         """Where this process runs."""
         address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
         return Place(ray.get_runtime_context().get_node_id(), address)
+
+    def given_gpus(self) -> GivenGpus:
+        """The GPUs that Ray gave to this process."""
+        return given_gpus()
+
+    def see_gpus(self, seen: SeenGpus) -> None:
+        """Have `load` see these GPUs, and take the one with the rank's index."""
+        see_gpus(seen.ids)
+        self._device_index = seen.index
 
     def locate_by(self, locate: Callable[[], Path]) -> None:
         """Have `load` find the model on this node, which is another one than the replica's."""
@@ -148,7 +175,10 @@ class RankActor:
         make = cast("Callable[..., RankWorker]", getattr(importlib.import_module(module), function))
         if self._locate is not None:
             self._config = replace(self._config, model_path=str(self._locate()))
-        config, options = self._config, {}
+        config = self._config
+        options: dict[str, Any] = {}
+        if self._device_index is not None:
+            options["device_index"] = self._device_index
         if isinstance(arena, int):
             config = config.with_options(swap_bytes=arena)
         elif arena is not None:
@@ -156,7 +186,7 @@ class RankActor:
             if view is None:
                 config = config.with_options(swap_bytes=0)
             else:
-                options = {"swap_view": view}
+                options["swap_view"] = view
         worker = make(
             config,
             rank=self._rank,
@@ -169,7 +199,11 @@ class RankActor:
         return worker
 
     def _note_progress(self, done_bytes: int, total_bytes: int) -> None:
-        self._loaded_bytes = done_bytes, total_bytes
+        now_s = time.monotonic()
+        if not self._progress.total_bytes:
+            self._began_s = now_s
+        took_s = now_s - self._began_s if done_bytes >= total_bytes > 0 else None
+        self._progress = LoadProgress(done_bytes, total_bytes, took_s)
 
 
 def _view_of(arena: Sequence[ObjectRef[Any]]) -> NDArray[np.uint8] | None:

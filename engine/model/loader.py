@@ -37,7 +37,11 @@ def load_model(
         return Decoder(config.model, parameters, backend, num_positions=length)
 
     if config.load_format == "dummy":
-        return build(DummySource())
+        tensors = architecture.stored(config.model).tensors()
+        dummies = DummySource(tensors, backend.dtype, on_progress)
+        model = build(dummies)
+        dummies.finish()
+        return model
     folder = SafetensorsFolder(Path(config.model_path), on_progress, architecture.canonical_name)
     model = build(folder)
     folder.check_all_read(lambda name: architecture.is_redundant(config.model, name))

@@ -133,8 +133,15 @@ class TensorParallel:
         return parts
 
 
-def local_device(device: Device, rank: int) -> torch.device:
-    """The device of a rank among those that this process sees; it becomes the current one."""
+def local_device(device: Device, rank: int, index: int | None = None) -> torch.device:
+    """The device of a rank among those that this process sees; it becomes the current one.
+
+    Args:
+        index: of the device; None where ranks of one node take them in turn.
+
+    Raises:
+        ConfigError: if torch finds no such GPU.
+    """
     if device == "cpu":
         return torch.device("cpu")
     if not torch.cuda.is_available():
@@ -142,7 +149,14 @@ def local_device(device: Device, rank: int) -> torch.device:
             "device 'cuda' is configured, but no GPU can be used here; set device to 'cpu', or see "
             "whether nvidia-smi and the installed torch find one"
         )
-    index = rank % torch.cuda.device_count()
+    num_seen = torch.cuda.device_count()
+    if index is None:
+        index = rank % num_seen
+    if index >= num_seen:
+        raise ConfigError(
+            f"rank {rank} is to take GPU {index} of those that it sees, but torch finds "
+            f"{num_seen}; see whether nvidia-smi lists the GPUs that Ray counts"
+        )
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
 

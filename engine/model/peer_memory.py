@@ -22,6 +22,10 @@ logger = logging.getLogger(__name__)
 _MAX_WIDTH = 16384
 # what torch's symmetric memory raises where devices or containers do not allow it
 _REFUSALS = (RuntimeError, OSError, ImportError)
+_ADVICE = (
+    "; steps of few rows take longer. Ranks need whole GPUs of one node, each its own, and "
+    "`nvidia-smi topo -p2p w` has to say OK for each pair; peer_memory: false takes this line away"
+)
 
 
 def with_peer_memory(
@@ -29,26 +33,27 @@ def with_peer_memory(
 ) -> TensorParallel:
     """Have GPUs of one node sum few rows by their own kernels; all ranks do, or none.
 
-    Where they cannot, NCCL goes on to sum everything, and one line of the log says why.
+    Where they cannot, NCCL goes on to sum everything, and one line of the log says why and what to
+    do about it.
     """
     if parallel.size == 1 or device.type != "cuda":
         return parallel
-    reason = _reason_against(config, is_one_node=is_one_node)
+    reason, advice = _reason_against(config, is_one_node=is_one_node), ""
     row_sums: RowSums | None = None
     if not reason:
         dtype: torch.dtype = getattr(torch, config.dtype)
         row_sums, reason = _tried(
             lambda: share_memory(parallel, config.model.hidden_size, dtype, device)
         )
+        advice = _ADVICE if reason else ""
         # a rank that failed takes the others along
         is_shared = torch.tensor([row_sums is not None], dtype=torch.int32, device=device)
         dist.all_reduce(is_shared, dist.ReduceOp.MIN)
         if not is_shared.item():
             row_sums, reason = None, reason or "another rank cannot"
-    if parallel.rank == 0 or reason.startswith("RuntimeError"):
-        logger.info(
-            "row_sums by=%s reason=%s", "peer_memory" if row_sums else "nccl", reason or "-"
-        )
+    if parallel.rank == 0 or advice:
+        by = "peer_memory" if row_sums else "nccl"
+        logger.info("row_sums by=%s reason=%s%s", by, reason or "-", advice)
     return replace(parallel, row_sums=row_sums)
 
 
@@ -57,7 +62,7 @@ def _reason_against(config: EngineConfig, *, is_one_node: bool) -> str:
     if not config.peer_memory:
         return "peer_memory is off"
     if not is_one_node:
-        return "the ranks may run on several nodes"
+        return "the ranks may run on several nodes, see placement_strategy"
     if torch.version.hip is not None or not config.compiled_kernels:
         return "no kernels for it"
     width = config.model.hidden_size

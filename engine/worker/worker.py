@@ -164,6 +164,7 @@ def load_worker(
     rendezvous: str | None = None,
     on_progress: Progress = lambda done, total: None,
     swap_view: NDArray[np.uint8] | None = None,
+    device_index: int | None = None,
 ) -> Worker:
     """Connect to the other ranks, load this rank's weights and allocate its pool.
 
@@ -171,11 +172,12 @@ def load_worker(
         rendezvous: where the ranks meet, see `engine.model.parallel.connect`; None for one rank.
         on_progress: called with the bytes of weights done and in total.
         swap_view: memory for the swap space, see `shared_memory`; None for memory of its own.
+        device_index: see `local_device`.
 
     Raises:
         ConfigError: if the model, the configuration and the machine do not go together.
     """
-    device = local_device(config.device, rank)
+    device = local_device(config.device, rank, device_index)
     dtype: torch.dtype = getattr(torch, config.dtype)
     backend = select_backend(
         str(device), dtype, compiled=config.compiled_kernels, num_threads=config.num_threads
@@ -188,6 +190,9 @@ def load_worker(
         parallel = with_peer_memory(parallel, config, device, is_one_node=is_one_node)
         before = runtime.memory()
         model = load_model(config, backend, parallel, on_progress)
+        if runtime.captures:
+            # the largest step is measured first, and takes kernels
+            logger.info("kernels_compiling")
         loaded = runtime.memory()
         weight_bytes = loaded.used - before.used if loaded and before else 0
         budget = share_out(config, runtime, backend, model, weight_bytes)

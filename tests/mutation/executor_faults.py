@@ -6,6 +6,7 @@ from engine.executor.gang import GangExecutor, _compare, _spoiled_anywhere, repl
 from engine.executor.inline import InlineExecutor
 from engine.executor.rank_actor import RankActor
 from engine.executor.rank_loop import _answer, _enqueue, serve_plans
+from engine.executor.visible_gpus import _seen, gpus_to_see
 from tests.mutation.mutant import Fault
 
 EXECUTOR_FAULTS = [
@@ -236,9 +237,23 @@ EXECUTOR_FAULTS = [
     Fault(
         what="progress of loading is not noted",
         function=RankActor._note_progress,
-        old="self._loaded_bytes = done_bytes, total_bytes",
+        old="self._progress = LoadProgress(done_bytes, total_bytes, took_s)",
         new="pass",
         noticed_by="test_an_actor_loads_its_worker_when_it_is_asked_to",
+    ),
+    Fault(
+        what="every rank takes the first GPU that it sees",
+        function=_seen,
+        old="ids.index(own.ids[0])",
+        new="0",
+        noticed_by="test_ranks_of_a_node_see_the_gpus_of_all_in_one_order",
+    ),
+    Fault(
+        what="a rank sees GPUs of another node",
+        function=gpus_to_see,
+        old="each.node == own.node",
+        new="True",
+        noticed_by="test_ranks_of_several_nodes_see_those_of_their_own",
     ),
     Fault(
         what="every rank takes itself for the first one",

@@ -58,18 +58,27 @@ def _of_event(line: LogLine) -> Iterator[StartStage]:
         done, total = _number(values.get("bytes")), _number(values.get("of"))
         if total:
             yield StartStage(name="engine", detail="processes started", is_over=True)
-            yield StartStage(name="weights", done=done / 1e6, total=total / 1e6, unit="MB")
+            yield StartStage(
+                name="weights",
+                detail="dummy" if values.get("source") == "dummy" else "",
+                done=done / 1e6,
+                total=total / 1e6,
+                unit="MB",
+            )
     elif line.event == "graphs_captured":
         done, total = _number(values.get("done")), _number(values.get("of"))
         is_over = done >= total > 0
         yield StartStage(name="graphs", done=done, total=total, is_over=is_over)
+    elif line.event == "kernels_compiling":
+        yield StartStage(name="kernels", detail="compiling")
     elif line.event == "kernels_compiled":
         done, total = _number(values.get("done")), _number(values.get("of"))
         yield StartStage(name="kernels", done=done, total=total, is_over=done >= total > 0)
     elif line.event == "weights_loaded":
-        seconds = values.get("seconds", "")
+        what = "dummy, drawn" if values.get("source") == "dummy" else "loaded"
+        detail = f"{what} in {values.get('seconds', '')} s"
         yield StartStage(name="engine", detail="processes started", is_over=True)
-        yield StartStage(name="weights", detail=f"loaded in {seconds} s", is_over=True)
+        yield StartStage(name="weights", detail=detail, is_over=True)
     elif line.event == "prefixes_pinned":
         yield StartStage(name="prefixes", detail=f"{values.get('count', '')} pinned", is_over=True)
 

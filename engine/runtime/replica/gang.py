@@ -10,7 +10,6 @@ of a GPU. What differs for ranks on several nodes is in `several_nodes`.
 import asyncio
 import logging
 import secrets
-import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,9 +25,11 @@ from engine.executor.channel import Channel, Listener
 from engine.executor.common_capacity import common_capacity
 from engine.executor.rank_actor import Place, RankActor, SwapPlace
 from engine.executor.several_nodes import find_away, find_places, listen
+from engine.executor.visible_gpus import share_gpus
 from engine.runtime.replica.scratch_folder import ScratchFolder
 from engine.runtime.replica.swap_arenas import SwapArenas
 from engine.runtime.replica.watch.gang_process import GangProcess, explain
+from engine.runtime.replica.watch.weights_progress import WeightsProgress
 from engine.runtime.scheduler_actor import SchedulerActor
 from engine.types import Capacity
 
@@ -37,7 +38,6 @@ logger = logging.getLogger(__name__)
 SCHEDULER = "the scheduler"
 LOAD_WORKER = "engine.worker.worker:load_worker"
 CONNECT_TIMEOUT_S = 30.0
-PROGRESS_PERIOD_S = 2.0
 # until a process that was killed is gone, on a GPU with tens of GiB
 END_TIMEOUT_S = 60.0
 
@@ -169,11 +169,12 @@ async def start_gang(
         scheduler = _start_scheduler(config)
         processes.append(scheduler)
         await asyncio.gather(*(process.find() for process in processes))
-        places = await _place(ranks, options.locate) if options.spans_nodes else None
+        places = await _prepare(config, ranks, options)
         swap_spaces: Sequence[SwapPlace | None] = [None] * len(ranks)
         if arenas is not None:
             swap_spaces = await arenas.places(find_away(places))
-        capacity = await _load(ranks, swap_spaces)
+        is_dummy = config.load_format == "dummy"
+        capacity = await _load(ranks, swap_spaces, is_dummy=is_dummy)
         channel = await _connect(scheduler, ranks, folder.path, capacity, places)
     except BaseException:
         # also when the caller does not wait any longer
@@ -215,28 +216,34 @@ def _placement(bundle: int) -> dict[str, Any]:
     return {"scheduling_strategy": strategy}
 
 
-async def _place(
-    ranks: Sequence[GangProcess], locate: Callable[[], Path] | None
-) -> Sequence[Place]:
+async def _prepare(
+    config: EngineConfig, ranks: Sequence[GangProcess], options: GangOptions
+) -> Sequence[Place] | None:
+    """Have the ranks find their GPUs and each other; returns where they run, see `listen`."""
+    actors = [rank.actor for rank in ranks]
     try:
-        return await find_places([rank.actor for rank in ranks], locate)
+        if config.device == "cuda" and len(actors) > 1:
+            await share_gpus(actors)
+        return await find_places(actors, options.locate) if options.spans_nodes else None
     except RayError as error:
         raise EngineError(f"the ranks cannot meet: {_reason(error)}") from error
 
 
-async def _load(ranks: Sequence[GangProcess], swap_spaces: Sequence[SwapPlace | None]) -> Capacity:
+async def _load(
+    ranks: Sequence[GangProcess], swap_spaces: Sequence[SwapPlace | None], *, is_dummy: bool = False
+) -> Capacity:
     """Load on all ranks at once and log the progress; returns their common capacity."""
-    started_s = time.monotonic()
     calls = zip(ranks, swap_spaces, strict=True)
     loads = asyncio.gather(*(_load_rank(rank, space) for rank, space in calls))
-    progress = asyncio.ensure_future(_log_progress(ranks, started_s))
+    progress = WeightsProgress([rank.actor for rank in ranks], is_dummy=is_dummy)
+    watching = asyncio.ensure_future(progress.watch())
     try:
         # the first that fails ends the wait, whether the others answer or not
         capacities = await loads
     finally:
-        progress.cancel()
-        await asyncio.wait([progress])
-    logger.info("weights_loaded ranks=%d seconds=%.1f", len(ranks), time.monotonic() - started_s)
+        watching.cancel()
+        await asyncio.wait([watching])
+    await progress.log()
     return common_capacity(capacities)
 
 
@@ -258,19 +265,6 @@ def _reason(error: RayError) -> str:
     if isinstance(error, RayTaskError):
         return f"{type(error.cause).__name__}: {error.cause}"
     return explain(error)
-
-
-async def _log_progress(ranks: Sequence[GangProcess], started_s: float) -> None:
-    while True:
-        await asyncio.sleep(PROGRESS_PERIOD_S)
-        try:
-            progress = await asyncio.gather(*(rank.actor.loaded_bytes.remote() for rank in ranks))
-        except RayError:
-            # the load itself says so, too
-            return
-        done, total = (sum(column) for column in zip(*progress, strict=True))
-        seconds = time.monotonic() - started_s
-        logger.info("weights_loading bytes=%d of=%d seconds=%.1f", done, total, seconds)
 
 
 async def _connect(

@@ -25,7 +25,7 @@ OVERLOAD, ALPACA_LOAD = 2.0, 0.95
 # enough that the queue never empties
 SATURATING = 1.5
 # latency against the rate of ShareGPT's requests, by model
-_LATENCIES = {"13B": "12a", "66B": "12b", "175B": "12c"}
+LATENCY_PANELS = {"13B": "12a", "66B": "12b", "175B": "12c"}
 # requests of one sequence, of several samples, and of several beams: their steps differ
 Kind = Literal["plain", "samples", "beams"]
 
@@ -56,6 +56,8 @@ ORACLE = replace(SHAREGPT, system="orca_oracle")
 SAMPLES, BEAMS = replace(ALPACA, n=4), replace(ALPACA, n=4, beam_width=4)
 PREFIXES = (Load(workload="translation_1"), Load(workload="translation_5"))
 LOADS = (SHAREGPT, ORACLE, ALPACA, SAMPLES, BEAMS, *PREFIXES)
+# panels that need no other rates than the first two
+_OF_SHAREGPT = ("2", "13a")
 # requests per second that saturate the engine with each load
 Saturating = Mapping[Load, float]
 
@@ -67,6 +69,17 @@ def kind_of(requests: Load | Cell) -> Kind:
     return "samples" if requests.n > 1 else "plain"
 
 
+def is_of_sharegpt(names: Sequence[str]) -> bool:
+    """Whether all panels that are asked for have requests of ShareGPT with one sequence only."""
+    return bool(names) and all(name in _OF_SHAREGPT or name[:2] == "12" for name in names)
+
+
+def with_overload(names: Sequence[str]) -> tuple[str, ...]:
+    """Add figure 2 where 12 is asked for: its cells show which rates the systems sustain."""
+    is_missing = "2" not in names and any(name[:2] == "12" for name in names)
+    return (*names, "2") if is_missing else tuple(names)
+
+
 def live_catalogue(
     extents: LiveExtents, rates: Saturating, model: str = "13B"
 ) -> tuple[Panel, ...]:
@@ -76,13 +89,9 @@ def live_catalogue(
 
     Args:
         model: key of `MODELS`.
-        rates: panels of several samples or beams are left out where theirs are not known.
+        rates: panels of other requests than ShareGPT's are left out where theirs are not known.
     """
     overload = window(SHAREGPT.cell(OVERLOAD * rates[SHAREGPT], extents.window_s))
-    alpaca_per_s = ALPACA_LOAD * rates[ALPACA]
-    alpaca = window(ALPACA.cell(alpaca_per_s, extents.dense_window_s))
-    served = {"Alpaca": ALPACA.cell(alpaca_per_s, extents.dense_arrivals_s)}
-    by_size = against_block_size(served, extents.block_sizes)
     by_rate = against_rate(
         SHAREGPT.cell(0.0, extents.arrivals_s),
         {
@@ -91,14 +100,21 @@ def live_catalogue(
             if shares
         },
     )
-    panels = (
+    panels = [
         _by_system("2", "ShareGPT, overload", "filled", overload),
         _by_system("13a", "ShareGPT, overload", "num_sequences", overload),
-        Panel(_LATENCIES[model], "ShareGPT", "norm_latency_s", by_rate),
-        _by_system("13b", "Alpaca", "num_sequences", alpaca),
-        *_sharing(extents, rates),
-        Panel("18b", "block size at a fixed rate", "norm_latency_s", by_size),
-    )
+        Panel(LATENCY_PANELS[model], "ShareGPT", "norm_latency_s", by_rate),
+    ]
+    if ALPACA in rates:
+        alpaca_per_s = ALPACA_LOAD * rates[ALPACA]
+        alpaca = window(ALPACA.cell(alpaca_per_s, extents.dense_window_s))
+        served = {"Alpaca": ALPACA.cell(alpaca_per_s, extents.dense_arrivals_s)}
+        by_size = against_block_size(served, extents.block_sizes)
+        panels += [
+            _by_system("13b", "Alpaca", "num_sequences", alpaca),
+            *_sharing(extents, rates),
+            Panel("18b", "block size at a fixed rate", "norm_latency_s", by_size),
+        ]
     return tuple(panel.of_model(model) for panel in panels)
 
 

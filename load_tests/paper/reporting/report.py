@@ -40,6 +40,12 @@ TEXTS = {
 }
 # number -> heading
 FIGURES = {re.findall("[0-9]+", title)[0]: title for title in TEXTS if title[:3] in ("Tab", "Fig")}
+# what is promised of the simulator, where it was measured
+_PROMISES = {
+    STEP_P50: "steps within {:g} % at the median",
+    BATCH: "batches within {:g} %",
+    RATE: "sustained rates within {:g} %",
+}
 # title, columns, rows
 Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 
@@ -111,7 +117,12 @@ def _facts(findings: Findings) -> dict[str, object]:
         {**findings.facts} | findings.facts.get("extents", {}) | {"sustained_s": SUSTAINED_S}
     )
     most = {row.quantity: row.most_percent for row in findings.deviations}
-    facts |= {"step": most.get(STEP_P50), "batch": most.get(BATCH), "rate": most.get(RATE)}
+    promised = (
+        words.format(most[quantity])
+        for quantity, words in _PROMISES.items()
+        if most.get(quantity) is not None
+    )
+    facts["promised"] = ", ".join(promised)
     machine = facts.get("machine", {})
     return facts | {"card": next(iter(machine.get("cards") or [machine.get("cpu")]))}
 

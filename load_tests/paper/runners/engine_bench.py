@@ -11,6 +11,7 @@ from engine.config import Device, EngineConfig
 from engine.types import Capacity
 from engine.worker.graphs.graph_batch import (
     GraphShape,
+    decode_sizes,
     mixed_shapes,
     searching_mixed_shapes,
     searching_shapes,
@@ -74,6 +75,8 @@ _FEW = Points(
     repeats=2,
     num_mixed=2,
 )
+# of its requests, which have some 30 blocks of 16, 981 blocks hold 35 and 606 hold 20
+_MOST_OF_SHAREGPT = 64
 # pinned memory takes a second for every few GiB, and what is preempted here needs little
 _SWAP_BYTES = SWAP_BYTES // 10
 _CPU_SWAP_BYTES = 64 << 20
@@ -93,12 +96,15 @@ class EngineUnderTest:
         folder: of the model.
         is_coarse: whether few step times do.
         tensor_parallel: GPUs that share the model.
+        has_few_rows: whether all requests are ShareGPT's, of which few fit. On GPUs less is
+            calibrated then, and fewer graphs are captured.
     """
 
     folder: Path
     device: Device
     is_coarse: bool
     tensor_parallel: int = 1
+    has_few_rows: bool = False
 
     @property
     def paper_model(self) -> str:
@@ -124,6 +130,8 @@ class EngineUnderTest:
         elif self.device == "cuda":
             # few sequences are longer
             plain = replace(DEFAULT_POINTS["cuda"], contexts=(32, 128, 512, MAX_MODEL_LEN))
+            if self.has_few_rows:
+                return {"plain": _up_to(_MOST_OF_SHAREGPT, plain)}
         # a search waits for the host in every step
         rounds = 1 if self.is_coarse else 2
         samples, beams = several, replace(several, beam_width=several.n, rounds=rounds)
@@ -170,11 +178,13 @@ class EngineBench:
         """Measure step times that are missing and write what `read_card` reads."""
         engine = self.engine
         for kind in kinds:
-            if not (path := folder / f"steps_{kind}.json").exists():
+            path = folder / f"steps_{kind}.json"
+            if not path.exists() or read_table(path).batches[-1] < engine.points[kind].batches[-1]:
                 progress(f"step times, {kind}")
                 worker = self._use(BLOCK_SIZE)
                 write_table(path, calibrate(worker, engine.points[kind], progress))
-        if not (path := folder / "card.json").exists():
+        path = folder / "card.json"
+        if not path.exists() or _num_rows(path) != engine.max_num_seqs:
             worker = self._use(BLOCK_SIZE)
             capacity = replace(
                 worker.capacity, num_blocks=engine.num_blocks, num_rows=engine.max_num_seqs
@@ -222,6 +232,23 @@ class EngineBench:
             self.close()
         self._worker = self._worker or LiveWorker(self.engine.config(block_size))
         return self._worker
+
+
+def _num_rows(card: Path) -> int:
+    rows: int = json.loads(card.read_text(encoding="utf-8"))["capacity"]["num_rows"]
+    return rows
+
+
+def _up_to(num_rows: int, points: Points) -> Points:
+    """Measure no larger batches, and no prefix."""
+    fewer = replace(
+        points,
+        batches=tuple(size for size in points.batches if size <= num_rows),
+        brief_batches=tuple(size for size in points.brief_batches if size <= num_rows),
+        sizes=tuple(decode_sizes(num_rows)),
+        shared_len=0,
+    )
+    return _like_graphs(fewer, mixed_shapes(num_rows, fewer.budget))
 
 
 def _like_graphs(points: Points, shapes: Sequence[GraphShape]) -> Points:

@@ -13,11 +13,15 @@ from load_tests.model_folders import model_folder
 from load_tests.paper.experiments.cells import Cell
 from load_tests.paper.experiments.live_catalogue import (
     LOADS,
+    ORACLE,
+    SHAREGPT,
     Kind,
     Load,
     Saturating,
+    is_of_sharegpt,
     kind_of,
     live_catalogue,
+    with_overload,
 )
 from load_tests.paper.experiments.opt_models import RecoveryTimes
 from load_tests.paper.experiments.panels import select
@@ -62,6 +66,11 @@ class LiveTask:
         return SCALES[self.scale].live
 
     @property
+    def loads(self) -> tuple[Load, ...]:
+        """Requests whose saturating rates are needed."""
+        return (SHAREGPT, ORACLE) if is_of_sharegpt(self.names) else LOADS
+
+    @property
     def kinds(self) -> tuple[Kind, ...]:
         """Requests whose step times are needed: of several sequences for figure 14 only."""
         kinds: tuple[Kind, ...] = get_args(Kind)
@@ -80,13 +89,14 @@ def find_live(task: LiveTask) -> Findings:
         folder = model_folder(task.model, Path(temporary))
         is_coarse = task.scale == "miniature"
         engine_of = partial(EngineUnderTest, folder, task.device, is_coarse)
-        bench = EngineBench(engine_of(tensor_parallel=task.tensor_parallel))
+        few = is_of_sharegpt(task.names)
+        bench = EngineBench(engine_of(tensor_parallel=task.tensor_parallel, has_few_rows=few))
         try:
             bench.calibrate(task.folder, task.kinds, _print)
             card = read_card(task.folder)
             rates = _rates(task, card)
             catalogue = live_catalogue(task.extents, rates, bench.engine.paper_model)
-            panels = select(catalogue, task.names, ("19", "19a"))
+            panels = select(catalogue, with_overload(task.names), ("19", "19a"))
             recoveries = _recoveries(task, bench, card)
             cells = [cell for panel in panels for cell in panel.cells]
             # where the folder of a shape lies says nothing; the program of the engine is not part
@@ -121,7 +131,7 @@ def _rates(task: LiveTask, card: MeasuredCard) -> Saturating:
     for row in _read(path) if path.exists() else ():
         rate = row.pop("rate_per_s")
         rates[Load(**row)] = rate
-    missing = [load for load in LOADS if load not in rates and kind_of(load) in card.tables]
+    missing = [load for load in task.loads if load not in rates and kind_of(load) in card.tables]
     if missing:
         seconds = task.extents.window_s
         rates |= saturating_rates(card, missing, task.files, seconds, task.num_processes)

@@ -15,6 +15,7 @@ from engine.executor.channel import ChannelClosed, connect
 from engine.executor.gang import PLANS, REPLIES, GangExecutor
 from engine.executor.rank_actor import RankActor
 from engine.executor.tcp_channel import connect_to
+from engine.executor.visible_gpus import SeenGpus
 from engine.types import StepPlan
 from tests.engine.executor.ranks import CAPACITY, FIRST_TOKEN, Recorder, prefill, reply_of
 from tests.fakes import scripted_worker as scripted
@@ -27,13 +28,20 @@ def _not_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 _made: list[tuple[int, str]] = []
+_indices: list[int | None] = []
 
 
 def make_recorder(
-    config: object, *, rank: int, rendezvous: str | None, on_progress: scripted.Progress
+    config: object,
+    *,
+    rank: int,
+    rendezvous: str | None,
+    on_progress: scripted.Progress,
+    device_index: int | None = None,
 ) -> Recorder:
     """A worker factory of this module."""
     _made.append((rank, rendezvous or ""))
+    _indices.append(device_index)
     on_progress(30, 40)
     return Recorder()
 
@@ -43,10 +51,31 @@ def test_an_actor_loads_its_worker_when_it_is_asked_to() -> None:
     _made.clear()
     factory = f"{__name__}:{make_recorder.__name__}"
     actor = RankActor(scripted.engine_config(), 1, "file:///there", factory)
-    assert (actor.loaded_bytes(), _made) == ((0, 0), [])
+    assert (actor.load_progress(), _made) == ((0, 0, None), [])
     assert actor.load() == CAPACITY
     assert _made == [(1, "file:///there")]
-    assert actor.loaded_bytes() == (30, 40)
+    assert actor.load_progress() == (30, 40, None)
+
+
+def test_weights_take_as_long_as_from_the_first_byte_to_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    times = iter((50.0, 53.0, 57.5))
+    monkeypatch.setattr("engine.executor.rank_actor.time.monotonic", lambda: next(times))
+    actor = RankActor(scripted.engine_config(), 0, None, "unused:unused")
+    for done in (0, 30, 40):
+        actor._note_progress(done, 40)
+    assert actor.load_progress() == (40, 40, 7.5)
+
+
+@pytest.mark.usefixtures("_not_frozen")
+def test_a_rank_takes_the_gpu_with_its_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4")
+    _indices.clear()
+    actor = RankActor(scripted.engine_config(), 1, None, f"{__name__}:{make_recorder.__name__}")
+    actor.see_gpus(SeenGpus(("3", "4"), 1))
+    actor.load()
+    assert (os.environ["CUDA_VISIBLE_DEVICES"], _indices) == ("3,4", [1])
 
 
 @pytest.mark.usefixtures("_not_frozen")

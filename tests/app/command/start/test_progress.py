@@ -13,9 +13,8 @@ def stages(*lines: str) -> list[StartStage]:
 def test_a_start_on_a_cpu_has_ray_an_engine_and_weights() -> None:
     found = stages(
         "2026-11-29 22:43:07,669\tINFO worker.py:2029 -- Started a local Ray instance. View",
-        f"{ENGINE}weights_loading bytes=0 of=0 seconds=2.0",
-        f"{ENGINE}weights_loading bytes=100000000 of=269000000 seconds=4.0",
-        f"{ENGINE}weights_loaded ranks=1 seconds=4.9",
+        f"{ENGINE}weights_loading source=files bytes=100000000 of=269000000",
+        f"{ENGINE}weights_loaded source=files ranks=1 bytes=269000000 seconds=4.9",
     )
     assert [(stage.name, stage.is_over) for stage in found] == [
         ("Ray", True),
@@ -25,6 +24,18 @@ def test_a_start_on_a_cpu_has_ray_an_engine_and_weights() -> None:
         ("weights", True),
     ]
     assert (found[3].done, found[3].total, found[3].unit) == (100.0, 269.0, "MB")
+    assert found[4].detail == "loaded in 4.9 s"
+
+
+def test_dummy_weights_are_called_so_and_kernels_are_none() -> None:
+    _, drawing, drawn, compiling = stages(
+        f"{ENGINE}weights_loading source=dummy bytes=100000000 of=269000000",
+        f"{ENGINE}weights_loaded source=dummy ranks=2 bytes=269000000 seconds=0.4",
+        f"{RANK}kernels_compiling",
+    )
+    assert (drawing.name, drawing.detail) == ("weights", "dummy")
+    assert (drawn.detail, drawn.is_over) == ("dummy, drawn in 0.4 s", True)
+    assert (compiling.name, compiling.detail, compiling.is_over) == ("kernels", "compiling", False)
 
 
 def test_graphs_and_kernels_count_and_end_once() -> None:

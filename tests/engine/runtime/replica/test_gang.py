@@ -1,5 +1,6 @@
 import asyncio
 import logging
+import os
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
@@ -12,8 +13,10 @@ from typing import Any, cast
 import pytest
 from ray.exceptions import RayActorError, RayTaskError
 
+from engine.config import Device
 from engine.errors import ConfigError, EngineError, WorkerDied
-from engine.executor.rank_actor import Place, RankActor, SwapPlace
+from engine.executor.rank_actor import LoadProgress, Place, RankActor, SwapPlace
+from engine.executor.visible_gpus import GivenGpus, SeenGpus
 from engine.runtime.messages import COMMANDS, OUTPUTS
 from engine.runtime.replica.gang import (
     SCHEDULER,
@@ -88,26 +91,6 @@ def process(name: str, **calls: Any) -> GangProcess:
 def failing_rank(error: Exception) -> GangProcess:
     """A rank whose weights cannot be loaded."""
     return process("rank 0", load=LocalCall(lambda _: fail_as_ray_does(error)))
-
-
-class SlowRank:
-    """A rank that has loaded once it was asked twice how far it is."""
-
-    def __init__(self) -> None:
-        self.load, self.loaded_bytes = self, LocalCall(self._loaded_bytes)
-        self._was_asked = asyncio.Event()
-        self._num_asked = 0
-        self._loop = asyncio.get_running_loop()
-
-    async def remote(self, swap_space: None) -> Capacity:
-        await self._was_asked.wait()
-        return CAPACITY
-
-    def _loaded_bytes(self) -> tuple[int, int]:
-        self._num_asked += 1
-        if self._num_asked == 2:
-            self._loop.call_soon_threadsafe(self._was_asked.set)
-        return 3, 5
 
 
 class Asked:
@@ -266,7 +249,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing_behind(
 ) -> None:
     loading = asyncio.Event()
 
-    async def load_for_ever(*_: object) -> Capacity:
+    async def load_for_ever(*_: object, **__: object) -> Capacity:
         loading.set()
         await asyncio.Event().wait()
         raise AssertionError
@@ -294,15 +277,41 @@ async def test_another_error_or_a_death_while_loading_names_its_rank() -> None:
         await _load([process("rank 0", load=Asked(is_frozen=True)), dead], [None, None])
 
 
-async def test_the_progress_of_all_ranks_is_logged_while_they_load(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_what_is_loaded_is_logged_also_after_a_short_load(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("engine.runtime.replica.gang.PROGRESS_PERIOD_S", 0.0)
-    with caplog.at_level(logging.INFO):
-        ranks = [GangProcess(f"rank {rank}", SlowRank()) for rank in range(2)]
-        assert await _load(ranks, [None, None]) == CAPACITY
-    assert "weights_loading bytes=6 of=10" in caplog.text
-    assert "weights_loaded ranks=2" in caplog.text
+    caplog.set_level(logging.INFO)
+    rank = process(
+        "rank 0",
+        load=LocalCall(lambda _: CAPACITY),
+        load_progress=LocalCall(lambda: LoadProgress(5, 5, 1.5)),
+    )
+    assert await _load([rank], [None], is_dummy=True) == CAPACITY
+    assert "weights_loaded source=dummy ranks=1 bytes=5 seconds=1.5" in caplog.text
+
+
+@pytest.mark.parametrize(("device", "indices"), [("cuda", [1, 0]), ("cpu", [None, None])])
+async def test_ranks_on_gpus_see_those_of_all_before_they_load(
+    local_ray: LocalRay,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    device: Device,
+    indices: list[int | None],
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "none yet")
+    monkeypatch.setattr(
+        RankActor, "given_gpus", lambda rank: GivenGpus("here", (f"GPU-{1 - rank._rank}",))
+    )
+    monkeypatch.setattr(
+        "engine.executor.visible_gpus.gpus_to_see",
+        lambda given: [SeenGpus(("GPU-0", "GPU-1"), int(each.ids[0][-1])) for each in given],
+    )
+    gang = await start_gang(scripted.engine_config().with_options(device=device), OPTIONS)
+    gang.channel.close()
+    await gang.close()
+    ranks = [actor.instance for actor in local_ray.started[:2]]
+    assert [rank._device_index for rank in ranks] == indices
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ("GPU-0,GPU-1" if device == "cuda" else "none yet")
 
 
 async def test_a_ping_asks_every_process_and_raises_what_one_answers(

@@ -1,7 +1,8 @@
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from load_tests.paper.experiments.catalogue import catalogue
 from load_tests.paper.experiments.cells import Cell, CellResult
+from load_tests.paper.experiments.live_catalogue import ORACLE, SHAREGPT, live_catalogue
 from load_tests.paper.experiments.opt_models import MODELS, figure_19a
 from load_tests.paper.experiments.panels import Panel
 from load_tests.paper.experiments.scales import SCALES
@@ -74,3 +75,20 @@ def test_the_paper_s_table_is_met_and_every_row_has_its_band() -> None:
     assert {row.panel for row in rows} == {"1", "19a"}
     assert all(row.verdict == "inside" for row in rows if row.figure == "1")
     assert all(row.band for row in rows)
+
+
+def test_a_model_that_the_paper_has_in_figure_12_only_is_judged_there() -> None:
+    rates = {SHAREGPT: 3.0, ORACLE: 1.0}
+    panels = {p.name: p for p in live_catalogue(SCALES["quick"].live, rates, "66B")}
+    panel = panels["2"]
+    both = (CellResult(**asdict(SOME)), CellResult(**asdict(SOME)))
+    results = dict.fromkeys(panel.cells, both)
+    (paged,) = (cell for cell in panel.cells if cell.system == "paged")
+    results[paged] = tuple(
+        replace(result, sustained_per_s=2.0 * result.sustained_per_s) for result in both
+    )
+    found = Findings(runners=("engine", "simulated"), panels={"2": panel}, results=results)
+    assert [(row.panel, row.values[0], row.verdict) for row in checks(found)] == [
+        ("12b", "2", "inside"),
+        ("12b", "2", "outside"),
+    ]

@@ -8,6 +8,7 @@ import pytest
 from load_tests.__main__ import main
 from load_tests.paper.experiments.live_catalogue import LOADS, Load, live_catalogue
 from load_tests.paper.experiments.scales import SCALES
+from load_tests.paper.runners.engine_bench import EngineUnderTest
 from load_tests.paper.runners.stored_runs import read_run
 from load_tests.simulator.step_tables import read_table
 
@@ -88,3 +89,15 @@ def test_the_step_times_of_the_run_are_kept(words: list[str]) -> None:
     assert (table.beam_width, table.mixed is not None) == (4, True)
     # beside a prefix that all share
     assert 0 <= read_table(_folder(words) / "steps_plain.json").shared_cost <= 1
+
+
+def test_of_sharegpt_s_requests_only_small_batches_are_calibrated() -> None:
+    engine = EngineUnderTest(
+        Path("opt-66b"), "cuda", is_coarse=False, tensor_parallel=2, has_few_rows=True
+    )
+    assert engine.points.keys() == {"plain"}
+    points = engine.points["plain"]
+    assert engine.max_num_seqs == 64 == max(points.batches) == max(points.sizes)
+    assert max(points.mixed_batches) == points.padded_batch <= 64
+    assert points.padded_len in points.prompt_lens
+    assert points.shared_len == 0
