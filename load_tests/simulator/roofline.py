@@ -1,5 +1,7 @@
 """The least time of a step: every phase of it at a limit of the card."""
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +20,9 @@ class RooflineStepTime:
         linear_params, head_params: weights of the layers and of the output layer, 2 bytes each.
         expert_params: weights of one expert in all layers that have experts.
         num_experts, top_k: experts of such a layer, and of a token; tokens choose evenly.
-        kv_bytes: of the keys and values of one position in all layers.
-        attention_flop: of one query with one position in all layers.
+        kv_bytes: of the keys and values of one position in a layer.
+        attention_flop: of one query with one position in a layer.
+        layers: how many of them have which window, see `KernelBackend.attention`.
         bandwidth: bytes per second.
         compute: floating-point operations per second.
     """
@@ -30,6 +33,7 @@ class RooflineStepTime:
     attention_flop: float
     bandwidth: float
     compute: float
+    layers: Mapping[int, int]
     expert_params: float = 0.0
     num_experts: int = 1
     top_k: int = 1
@@ -37,14 +41,20 @@ class RooflineStepTime:
     def seconds(self, work: StepWork) -> float:
         """See `StepTime.seconds`; only sequences' last tokens pass the output layer."""
         num_tokens = sum(work.new_tokens)
-        kv_bytes = self.kv_bytes * (sum(work.contexts) + num_tokens)
-        attention_flop = self.attention_flop * work.num_pairs()
-        attention_s = max(kv_bytes / self.bandwidth, attention_flop / self.compute)
         return (
             self._matrix(self.linear_params, num_tokens)
             + self._experts(num_tokens)
             + self._matrix(self.head_params, len(work.contexts))
-            + attention_s
+            + self._attention(work)
+        )
+
+    def _attention(self, work: StepWork) -> float:
+        positions = pairs = 0.0
+        for window, num_layers in self.layers.items():
+            positions += num_layers * (work.num_positions(window) + sum(work.new_tokens))
+            pairs += num_layers * work.num_pairs(window=window)
+        return max(
+            self.kv_bytes * positions / self.bandwidth, self.attention_flop * pairs / self.compute
         )
 
     def _experts(self, num_tokens: int) -> float:
@@ -78,8 +88,9 @@ def roofline_of(model: ModelConfig, ceilings: Ceilings) -> RooflineStepTime:
         **mixed,
         linear_params=model.hidden_size * rows,
         head_params=model.vocab_size * model.embedding_width,
-        kv_bytes=model.kv_bytes_per_token(_VALUE_BYTES),
-        attention_flop=4 * model.num_layers * q_size,
+        kv_bytes=2 * kv_size * _VALUE_BYTES,
+        attention_flop=4 * q_size,
+        layers=Counter(model.spec.layer(index).window for index in range(model.num_layers)),
         bandwidth=ceilings.bytes_per_s,
         compute=ceilings.flops,
     )

@@ -41,13 +41,28 @@ class StepWork:
         """Positions of all decodes."""
         return sum(self.contexts[: self.num_decodes])
 
-    def num_pairs(self, first: int = 0) -> float:
-        """Pairs of a new token and a position it attends to, of sequences from `first` on."""
+    def num_pairs(self, first: int = 0, window: int = 0) -> float:
+        """Pairs of a new token and a position it attends to, of sequences from `first` on.
+
+        Args:
+            window: the most positions that a token attends to; 0 for all.
+        """
         # the j-th of q new tokens attends to context - q + j positions
-        return sum(
-            new * (context - (new - 1) / 2)
-            for new, context in zip(self.new_tokens[first:], self.contexts[first:], strict=True)
-        )
+        pairs = 0.0
+        for new, context in zip(self.new_tokens[first:], self.contexts[first:], strict=True):
+            pairs += new * (context - (new - 1) / 2)
+            if window:
+                # of the last tokens each leaves out one more
+                most, cut = context - window, min(new, max(0, context - window))
+                pairs -= cut * (most - (cut - 1) / 2)
+        return pairs
+
+    def num_positions(self, window: int = 0) -> int:
+        """Positions whose keys and values are read by tokens that attend to so many; 0 for all."""
+        if not window:
+            return sum(self.contexts)
+        reads = zip(self.new_tokens, self.contexts, strict=True)
+        return sum(min(context, window + new - 1) for new, context in reads)
 
 
 class StepTime(Protocol):

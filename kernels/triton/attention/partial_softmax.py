@@ -10,8 +10,10 @@ import triton.language as tl
 
 # makes scores exponents of 2
 LOG2_E = tl.constexpr(1.4426950408889634)
-# stands for minus infinity: differences of it are 0, not NaN
-LOWEST = tl.constexpr(-1e30)
+# Stands for minus infinity: differences of it are 0, not NaN. It is a power of two, as a compiler
+# fuses `score * scale - highest`: the product that is not rounded there must be the one that was
+# rounded, or a row that has seen no token yet gets weights of two to the power of 1e21.
+LOWEST = tl.constexpr(-(2.0**100))
 # rows of GROUP numbers behind the values of a stored state: maximum, sum and two unused ones, so
 # that the next state is aligned to 16 bytes
 STATISTICS = tl.constexpr(4)

@@ -1,9 +1,10 @@
 """Chooses the experts of each token: router, scores and the best of them in one kernel.
 
-A logit is the sum of parts of its columns, added in order. Where a step has few tokens, programs
-share out the parts, and the last one to arrive at a tile of tokens adds them and chooses; where it
-has many, a program adds all parts of a tile itself. So a row gets the same bits in every batch, and
-logits are never rounded. Twin: `kernels.looped_experts.choose_experts`.
+A logit is the sum of parts of its columns, and never rounded. Where a step has few tokens, programs
+share out the parts, and the last one to arrive at a tile of tokens adds them in order and chooses.
+Where it has many, a program multiplies all parts of a tile itself: then the compiler starts each
+product with the sum so far, whose last bits are others. So where bits count, parts are shared out
+whatever the number of tokens. Twin: `kernels.looped_experts.choose_experts`.
 """
 
 import torch
@@ -14,14 +15,17 @@ from torch import Tensor
 from kernels.experts import Routing
 from kernels.triton.launch import let_next_start, overlap, wait_for_inputs
 
-# columns of a part: part of the bits
-_PART_COLUMNS = 128
+# Columns of a part at most, and bytes of the router in it: part of the bits. On an H200 parts of
+# 128 and of 256 columns take us, for 128 experts: 6.0 and 6.0 at 1 token, 6.1 and 6.2 at 64, 8.9
+# and 6.8 at 256, 11.8 and 12.5 at 2,048. Parts of 512 do not fit into shared memory.
+_PART_COLUMNS = 256
+_PART_BYTES = 64 << 10
 # tokens of a tile: part of the bits, too, as sums over experts depend on the threads of a tile
 _ROWS = 16
 # tokens of a launch: bounds the memory of partial sums, and the number of counters
 _SLAB_ROWS = 4096
-# tokens up to which programs share out the parts of a sum: 1 token takes 6.5 us instead of 10.8 on
-# an H200, 256 take 9.8 instead of 11.2, 512 12.3 instead of 11.0
+# tokens up to which programs share out the parts of a sum without being asked to: 1 token takes 6.5
+# us instead of 10.8 on an H200, 256 take 9.8 instead of 11.2, 512 12.3 instead of 11.0
 _SHARED_ROWS = 256
 
 
@@ -147,7 +151,8 @@ def _route_kernel(
         for part in range(NUM_PARTS):
             weight = _router_part(router, held_experts, part, num_columns, COLUMNS)
             inputs = _inputs_part(x, held_rows, part, num_columns, COLUMNS)
-            sums += tl.dot(weight, inputs, input_precision="ieee")
+            # what the compiler makes of `sums += tl.dot(weight, inputs)`, too
+            sums = tl.dot(weight, inputs, sums, input_precision="ieee")
     TILE_SIZE: tl.constexpr = EXPERTS * ROWS
     STORED: tl.constexpr = NUM_PARTS if IS_SHARED else 1
     tile = partial_sums + tl.program_id(1).to(tl.int64) * (STORED * TILE_SIZE)
@@ -203,31 +208,38 @@ class TritonRouter:
         self._bias = bias
         self._choice_bias = choice_bias
         self._routing = routing
-        self._num_parts = triton.cdiv(weight.shape[1], _PART_COLUMNS)
+        num_experts, num_columns = weight.shape
+        # a matrix instruction takes 16 rows at least
+        self._padded = max(triton.next_power_of_2(num_experts), 16)
+        fitting = _PART_BYTES // (self._padded * weight.element_size())
+        self._part_columns = min(_PART_COLUMNS, fitting)
+        self._num_parts = triton.cdiv(num_columns, self._part_columns)
         # zero between launches; a tile of a launch has one
         num_tiles = triton.cdiv(_SLAB_ROWS, _ROWS)
         self._arrivals = torch.zeros(num_tiles, dtype=torch.int32, device=weight.device)
 
-    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Choose for tokens [T, hidden] -> ids [T, top_k] int32, weights [T, top_k] float32."""
+    def __call__(self, x: Tensor, *, is_deterministic: bool = False) -> tuple[Tensor, Tensor]:
+        """Choose for tokens [T, hidden] -> ids [T, top_k] int32, weights [T, top_k] float32.
+
+        Args:
+            is_deterministic: see `kernels.backend.Linear`.
+        """
         assert x.is_contiguous()
         shape = len(x), self._routing.top_k
         ids = torch.empty(shape, dtype=torch.int32, device=x.device)
         weights = torch.empty(shape, dtype=torch.float32, device=x.device)
         for slab in range(0, len(x), _SLAB_ROWS):
             rows = slice(slab, slab + _SLAB_ROWS)
-            self._launch(ids[rows], weights[rows], x[rows])
+            is_shared = is_deterministic or len(x) <= _SHARED_ROWS
+            self._launch(ids[rows], weights[rows], x[rows], is_shared=is_shared)
         return ids, weights
 
-    def _launch(self, ids: Tensor, weights: Tensor, x: Tensor) -> None:
+    def _launch(self, ids: Tensor, weights: Tensor, x: Tensor, *, is_shared: bool) -> None:
         num_rows, num_columns = x.shape
         num_experts, routing = len(self._weight), self._routing
-        # a matrix instruction takes 16 rows at least
-        padded = max(triton.next_power_of_2(num_experts), 16)
         num_tiles = triton.cdiv(num_rows, _ROWS)
-        is_shared = num_rows <= _SHARED_ROWS
         num_programs = self._num_parts if is_shared else 1
-        num_sums = num_tiles * num_programs * padded * _ROWS
+        num_sums = num_tiles * num_programs * self._padded * _ROWS
         _route_kernel[num_programs, num_tiles](
             ids,
             weights,
@@ -243,9 +255,9 @@ class TritonRouter:
             routing.scale,
             TOP_K=routing.top_k,
             SLOTS=triton.next_power_of_2(routing.top_k),
-            EXPERTS=padded,
+            EXPERTS=self._padded,
             ROWS=_ROWS,
-            COLUMNS=_PART_COLUMNS,
+            COLUMNS=self._part_columns,
             NUM_PARTS=self._num_parts,
             IS_SHARED=is_shared,
             IS_SIGMOID=routing.score == "sigmoid",

@@ -79,7 +79,7 @@ class TritonExperts:
     def route(self, x: Tensor, *, is_deterministic: bool = False) -> tuple[Tensor, Tensor]:
         """Choose experts for tokens -> ids [T, top_k] int32, weights [T, top_k] float32."""
         if self._router is not None:
-            return self._router(x)
+            return self._router(x, is_deterministic=is_deterministic)
         assert self._logits is not None
         logits = self._logits(x, is_deterministic=is_deterministic)
         ids, pair_weights = choose_experts(logits, self.weights.choice_bias, self._routing)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from engine.config import EngineConfig, ModelConfig
 from engine.integers import div_ceil
-from engine.types import StepStats
+from engine.types import FinishReason, StepStats
 from load_tests import machine, report
 from load_tests.bench.in_process.row_kinds import KINDS, sampling_of, write_tokenizer
 from load_tests.card import Ceilings, find_ceilings
@@ -44,7 +44,7 @@ class Timed:
     Attributes:
         batch: sequences that decode.
         chunk: tokens of a prompt that are prefilled beside.
-        context: tokens of each decoding sequence, on average.
+        context: tokens of each decoding sequence, on average, those that have left a window too.
         step_s: mean time from one result to the next.
         device_s: mean time by the device's own clock.
     """
@@ -68,10 +68,11 @@ class Timed:
 
 
 class _Step(NamedTuple):
-    """One result and the seconds since the one before."""
+    """One result, the seconds since the one before, and tokens of the batch that decodes."""
 
     interval_s: float
     stats: StepStats
+    num_tokens: int
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -174,6 +175,9 @@ class StepTimer:
         self._last_s = time.perf_counter()
         self._vocab_size = config.model.vocab_size
         self._random = random.Random(0)
+        # requests of the batch that decodes, and their tokens
+        self._batch = range(0)
+        self._num_tokens = 0
         gc.freeze()
 
     def decode(self, batch: int, input_len: int, num_steps: int) -> Timed:
@@ -203,6 +207,8 @@ class StepTimer:
     def _add_batch(self, batch: int, input_len: int, num_steps: int) -> None:
         # the first sequences go on while the last ones are still prefilled
         num_prefills = div_ceil(batch * input_len, self._budget - batch + 1)
+        self._batch = range(self._engine.next_id, self._engine.next_id + batch)
+        self._num_tokens = batch * input_len
         self._add(batch, input_len, num_prefills + num_steps + 2 * _NUM_SKIPPED)
 
     def _add(self, count: int, input_len: int, output_len: int) -> None:
@@ -221,7 +227,13 @@ class StepTimer:
         output = self._engine.step()
         now_s = time.perf_counter()
         interval_s, self._last_s = now_s - self._last_s, now_s
-        return [] if output is None else [_Step(interval_s, output.stats)]
+        if output is None:
+            return []
+        if FinishReason.ERROR in output.finish_reasons:
+            raise ValueError("the model computes what are no numbers (NaN): no steps to time")
+        step = _Step(interval_s, output.stats, self._num_tokens)
+        self._num_tokens += sum(each in self._batch for each in output.request_ids.tolist())
+        return [step]
 
 
 def show(timed: Sequence[Timed], model: ModelConfig, ceilings: dict[str, Ceilings]) -> None:
@@ -248,11 +260,10 @@ def _timed(steps: Sequence[_Step], batch: int, chunk: int) -> Timed:
             f"no step held {batch} sequences and {chunk} tokens of a prompt: raise --num-blocks or "
             "--max-num-batched-tokens, or lower the batch"
         )
-    tokens = [step.stats.usage.filled for step in steps]
     return Timed(
         batch=batch,
         chunk=chunk,
-        context=(fmean(tokens) - chunk) / batch,
+        context=fmean(step.num_tokens for step in steps) / batch,
         step_s=fmean(step.interval_s for step in steps),
         device_s=fmean(step.stats.elapsed_s for step in steps),
         num_steps=len(steps),

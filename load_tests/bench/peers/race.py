@@ -165,7 +165,8 @@ def run(
             knobs = race.knobs
             if args.peer_defaults and system != OURS:
                 knobs = replace(knobs, max_num_seqs=0, max_num_batched_tokens=0)
-            turn = take_turn(system, knobs, measures)
+            log = files.path(f"_{len(race.turns)}_{system}.log")
+            turn = take_turn(system, knobs, measures, log)
             race = replace(race, turns=(*race.turns, turn))
             print(f"{system}: {turn.facts}", *turn.errors, sep="\n", flush=True)
             files.write(race.document())

@@ -28,6 +28,9 @@ def test_work_knows_its_sums() -> None:
     # three tokens of a whole prompt, and four after six others
     assert work.num_pairs(first=2) == (1 + 2 + 3) + (7 + 8 + 9 + 10)
     assert work.num_pairs() == work.num_pairs(first=2) + 17
+    assert work.num_pairs(first=2, window=2) == (1 + 2 + 2) + (2 + 2 + 2 + 2)
+    assert work.num_pairs(first=2, window=8) == (1 + 2 + 3) + (7 + 8 + 8 + 8)
+    assert (work.num_positions(), work.num_positions(window=2)) == (30, 2 + 2 + 3 + 5)
 
 
 def test_the_fitted_card_needs_the_time_of_the_paper_at_its_batch_sizes() -> None:

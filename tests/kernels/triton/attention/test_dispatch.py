@@ -4,11 +4,13 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from kernels.triton.attention.dispatch import attention
+from kernels.triton.attention.partial_softmax import LOG2_E, LOWEST
 from tests.kernels.batches import (
     Batch,
     Shape,
@@ -106,6 +108,22 @@ def test_sinks(rules: dict[str, Any], num_heads: int, head_dim: int, device: tor
     q, batch = case(shape, [(301, 1), (17, 1), (1, 1), (160, 33)], device)
     sinks = 3 * torch.randn(num_heads, generator=torch.Generator().manual_seed(2))
     assert_attends(q, batch, sinks=sinks.to(device), **rules)
+
+
+def test_what_is_not_seen_is_scaled_exactly() -> None:
+    """The interpreter does not fuse a product with the difference that follows; compilers do."""
+    scales = np.arange(1, 513, dtype=np.float32) ** np.float32(-0.5) * np.float32(LOG2_E.value)
+    lowest = np.float32(LOWEST.value)
+    assert np.array_equal(lowest * scales, np.float64(lowest) * np.float64(scales))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("head_dim", [16, 32, 64, 80, 128])
+def test_rows_that_see_nothing_of_a_tile(head_dim: int, device: torch.device) -> None:
+    shape = Shape(num_heads=16, num_kv_heads=2, head_dim=head_dim, dtype=torch.bfloat16)
+    q, batch = case(shape, [(700, 1), (90, 1), (512, 512), (1100, 300)], device)
+    sinks = torch.randn(16, generator=torch.Generator().manual_seed(2)).to(device)
+    assert_attends(q, without_tokens_before(128, batch), window=128, sinks=sinks)
 
 
 def test_a_window_needs_a_plan_of_its_own(device: torch.device) -> None:

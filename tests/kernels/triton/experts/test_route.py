@@ -1,5 +1,9 @@
 """The router chooses what the twin in torch chooses, and a row the same in every batch."""
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import pytest
 import torch
 
@@ -57,11 +61,57 @@ def test_a_row_has_the_same_bits_in_batches_and_slabs_of_any_size(
     torch.manual_seed(0)
     weight = torch.randn(8, 300, device=device).half()
     router = TritonRouter(weight, None, None, Routing(top_k=2))
+    route_rows = partial(router, is_deterministic=True)
     x = torch.randn(70, 300, device=device).half()
-    ids, weights = router(x)
+    ids, weights = route_rows(x)
     monkeypatch.setattr(route, "_SHARED_ROWS", 32)
-    assert torch.equal(router(x)[1], weights)
+    assert torch.equal(route_rows(x)[1], weights)
     monkeypatch.setattr(route, "_SLAB_ROWS", 64)
-    for again in (router(x), tuple(map(torch.cat, zip(router(x[:3]), router(x[3:]), strict=True)))):
+    pieces = zip(route_rows(x[:3]), route_rows(x[3:]), strict=True)
+    for again in (route_rows(x), tuple(map(torch.cat, pieces))):
         assert torch.equal(again[0], ids)
         assert torch.equal(again[1], weights)
+
+
+class _Launches:
+    """A kernel that also keeps the constants it is launched with."""
+
+    def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
+        self.constants: list[dict[str, Any]] = []
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        def launch(*args: Any, **constants: Any) -> None:
+            self.constants.append(constants)
+            self._kernel[grid](*args, **constants)
+
+        return launch
+
+
+def test_rows_whose_bits_count_take_one_form_of_the_kernel(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one, compiled, adds up in another order, which the interpreter does not show."""
+    launches = _Launches(route._route_kernel)
+    monkeypatch.setattr(route, "_route_kernel", launches)
+    monkeypatch.setattr(route, "_SHARED_ROWS", 32)
+    weight = torch.randn(8, 300, device=device).half()
+    router = TritonRouter(weight, None, None, Routing(top_k=2))
+    for is_deterministic, num_forms in ((True, 1), (False, 2)):
+        launches.constants.clear()
+        for num_rows in (1, 32, 33):
+            x = torch.randn(num_rows, 300, device=device).half()
+            router(x, is_deterministic=is_deterministic)
+        forms = {tuple(constants.items()) for constants in launches.constants}
+        assert len(forms) == num_forms
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("num_experts", [8, 128, 512])
+def test_parts_fit_into_shared_memory(num_experts: int, dtype: torch.dtype) -> None:
+    weight = torch.empty(num_experts, 2048, dtype=dtype)
+    router = TritonRouter(weight, None, None, Routing(top_k=2))
+    # three stages of both operands, which is what the compiler keeps in flight
+    rows = router._padded + route._ROWS
+    assert 3 * rows * router._part_columns * dtype.itemsize <= 227 << 10
+    assert router._num_parts * router._part_columns >= 2048

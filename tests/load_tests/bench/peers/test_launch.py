@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from load_tests.bench.in_process.row_kinds import write_tokenizer
-from load_tests.bench.peers.launch import MODULES, take_turn
+from load_tests.bench.peers.launch import MODULES, take_turn, telling
 from load_tests.model_folders import model_folder
 from tests.load_tests.bench.peers.settings import MEASURES, knobs
 
@@ -22,6 +22,26 @@ def test_a_system_that_fails_says_why_and_loses_only_its_own(
 ) -> None:
     monkeypatch.setitem(MODULES, "broken", "load_tests.bench.peers.no_such_module")
     offline, *_, online = MEASURES
-    turn = take_turn("broken", knobs(tmp_path), [offline, online])
+    log = tmp_path / "broken.log"
+    turn = take_turn("broken", knobs(tmp_path), [offline, online], log)
     assert turn.figures == ({}, {})
     assert all("No module named" in error for error in turn.errors)
+    assert all(str(log) in error for error in turn.errors)
+    assert log.read_text().count("No module named") == 2
+
+
+def test_the_first_failure_is_shown_however_far_above_the_end_it_is() -> None:
+    core = "(Core pid=7) ERROR 11-30 11:31:02 [core.py:9] "
+    printed = [
+        "INFO starting",
+        *(core + line for line in ("failed to start.", "Traceback (most recent call last):")),
+        *(f"{core}  File {number}" for number in range(40)),
+        core + "ValueError: no such backend",
+        *(f"at the end {number}" for number in range(30)),
+    ]
+    shown = telling(printed)
+    assert shown[:2] == printed[1:3]
+    assert core + "ValueError: no such backend" in shown
+    assert shown[-30:] == printed[-30:]
+    assert len(shown) < 45
+    assert telling(printed[-3:]) == printed[-3:]
