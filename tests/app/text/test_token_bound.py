@@ -99,6 +99,10 @@ def test_a_token_ends_between_bytes_that_no_piece_has_beside_each_other() -> Non
 def test_a_run_has_as_many_tokens_as_its_bytes_need() -> None:
     bound = TokenBound([b"aaaa", b"ac", b"ca", b"c"], unsure=b"", composes=False)
     assert bound.at_least(b"a" * 9, ALL) == 3
+    assert (
+        TokenBound([b"aab", b"abb", b"ba"], unsure=b"", composes=False).at_least(b"aabb" * 2, ALL)
+        == 3
+    )
     # one in two bytes of any piece
     assert bound.at_least(b"ac" * 5, ALL) == 5
 
