@@ -70,7 +70,7 @@ class TokenBound:
         """
         data, found = np.frombuffer(text, np.uint8), 0
         for start in range(0, len(data), _CHUNK_BYTES):
-            # a token that lies on both sides of a border is counted on both
+            # a token on a border is counted before and behind it
             found += self._of_chunk(self._codes(data, start)) - (start > 0)
             if found >= enough:
                 break
