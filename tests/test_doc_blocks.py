@@ -23,12 +23,12 @@ from app.protocol.api_settings import ApiSettings
 from app.settings.config import parse_config
 from app.telemetry.telemetry import Telemetry, TelemetryOptions
 from load_tests.__main__ import MODULES, load_command
+from load_tests.free_port import free_port
 from tests import ROOT
 from tests.app.telemetry.test_recorded_app import ignore, nobody
 from tests.app.text.tokenizers import chatml_tokenizer
 from tests.doc_blocks import Block, blocks, commands
 from tests.fakes.scripted_engine import FakeEngineClient, Hypothesis, Script
-from tests.load_tests.free_port import free_port
 
 # page -> why its blocks of Python are read only
 NOT_RUN = {

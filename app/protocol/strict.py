@@ -78,7 +78,7 @@ class Strict(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _keep_known(cls, given: Any, info: ValidationInfo) -> Any:
-        if not isinstance(given, dict):
+        if not isinstance(given, dict) or _is_as_it_should_be(cls, given):
             return given
         known = _known_names(cls)
         if len(given) > MAX_FIELDS + len(known) + len(cls.unsupported):
@@ -96,6 +96,11 @@ class Strict(BaseModel):
             if is_plain(name):
                 left_out.names.append(cls.place + name)
         return given
+
+
+def _is_as_it_should_be(model: type[Strict], given: dict[str, Any]) -> bool:
+    """Whether nothing is to be done, as for most of the messages of which a body has thousands."""
+    return not model.ignored and given.keys() <= _known_names(model) and None not in given.values()
 
 
 @cache

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from app.text.detokenizer import Detokenizer
-from app.text.stop_matcher import StopMatcher
+from app.text.stops.stop_matcher import StopMatcher
 from app.text.text_options import TextOptions
 from app.text.vocabulary import Vocabulary
 from engine.runtime.protocol import BeamStep

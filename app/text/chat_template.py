@@ -11,6 +11,7 @@ import jinja2
 import jinja2.ext
 import jinja2.nodes
 import jinja2.parser
+from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from app.text.template_options import TemplateOptions
@@ -25,7 +26,10 @@ _MAX_CHARACTERS = 32 << 20
 _MAX_EXPONENT = 64
 # in a compiled template, what is called in every round and macro
 _LOOK = "look_at_the_time"
+_LOOK_EVERY = 8
 _MAX_REASON_LEN = 300
+# of loops, and plain values
+_OF_LOOPS = frozenset(("first", "last", "index", "index0", "length"))
 # what a request's own variables may not replace
 RESERVED = frozenset(
     (
@@ -110,7 +114,7 @@ class ChatTemplate:
                     tools=list(options.tools) or None,
                     add_generation_prompt=options.add_generation_prompt,
                     range=_RoundBudget(_MAX_ROUNDS).range,
-                    **{_LOOK: _TimeBudget(_MAX_RENDER_S).look},
+                    **{_LOOK: _TimeBudget(_MAX_RENDER_S)},
                 )
             )
         except _Refused as error:
@@ -158,13 +162,16 @@ class _RoundBudget:
 
 
 class _TimeBudget:
-    """Limits the CPU time of one rendering, which happens in one thread."""
+    """Limits the CPU time of one rendering, which happens in one thread; called to look at it."""
 
     def __init__(self, seconds: float) -> None:
         self._end_s = time.thread_time() + seconds
+        self._num_calls = 0
 
-    def look(self) -> None:
-        if time.thread_time() > self._end_s:
+    def __call__(self) -> None:
+        self._num_calls += 1
+        # the clock takes as long as a message
+        if self._num_calls % _LOOK_EVERY == 0 and time.thread_time() > self._end_s:
             raise OverflowError("the chat template takes too long")
 
 
@@ -192,6 +199,18 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             call = jinja2.nodes.Call(look, [], [], None, None)
             body.insert(0, jinja2.nodes.ExprStmt(call).set_lineno(node.lineno))
         return tree
+
+    def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
+        # once for each message: what guards against a template's calls would take the most time
+        if type(__obj) is _TimeBudget:
+            return __obj()
+        return super().call(__context, __obj, *args, **kwargs)
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        # of a loop the same, which has nothing that could be harmed
+        if type(obj) is LoopContext and attribute in _OF_LOOPS:
+            return getattr(obj, attribute)
+        return super().getattr(obj, attribute)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         if operator == "**" and abs(right) > _MAX_EXPONENT:

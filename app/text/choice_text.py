@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from app.text.detokenizer import Detokenizer
 from app.text.reply.repetition import RepetitionFinder
-from app.text.stop_matcher import StopMatcher
+from app.text.stops.stop_matcher import StopMatcher
 from app.text.text_options import TextOptions
 from app.text.vocabulary import Vocabulary
 from engine.errors import EngineError

@@ -12,7 +12,9 @@ from tokenizers import Tokenizer as Backend
 
 from app.text.chat_templates import DEFAULT, ChatTemplates, read_chat_templates
 from app.text.control_tokens import ControlTokens
+from app.text.json_text import ESCAPED, json_of
 from app.text.template_options import TemplateOptions
+from app.text.token_bound import ONE_TOKEN, bound_of
 from app.text.vocabulary import Vocabulary
 from engine.errors import ConfigError, InvalidRequest
 from engine.integers import div_ceil
@@ -47,6 +49,7 @@ class Tokenizer:
         self._backend = backend
         self.vocabulary = Vocabulary(backend)
         self._control = ControlTokens(self.vocabulary.special_texts.values())
+        self._bound = bound_of(backend, self.vocabulary)
         self._marked, self._ids_of_marked = _with_marks(backend, self._control.marks)
         self._bos_id = backend.token_to_id(special_tokens.get("bos_token", ""))
         if isinstance(chat_template, str):
@@ -89,6 +92,23 @@ class Tokenizer:
         """Return a lower bound of the number of tokens of a text of this length."""
         return div_ceil(num_characters, self.vocabulary.longest_piece)
 
+    def at_least(self, text: str, enough: int) -> int:
+        """Return a number of tokens that a text, or a rendered conversation, has at least.
+
+        Most often it is nine tenths of them or more, see `TokenBound`; 0 for a tokenizer that may
+        lose a part of a text.
+
+        Args:
+            enough: the rest of a text is not looked at once as many are found.
+        """
+        if self._bound is None:
+            return 0
+        if self.vocabulary.space is not None:
+            text = text.replace(self.vocabulary.space, " ")
+        data = self._control.pattern_of_marks.sub(ONE_TOKEN, text.encode())
+        # of two leading BOS one is dropped
+        return max(self._bound.at_least(data, enough + 1) - 1, 0)
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> IntColumn:
         """Encode a text; it may spell control tokens, and a second leading BOS is dropped."""
         ids = _encode(self._backend, text, add_special_tokens=add_special_tokens)
@@ -97,10 +117,17 @@ class Tokenizer:
     def encode_chat(
         self, messages: Sequence[Mapping[str, Any]], options: TemplateOptions = PLAIN
     ) -> IntColumn:
-        """Render and encode a conversation; control tokens spelled inside messages stay plain text.
+        """Render and encode a conversation, see `render_chat` and `encode_rendered`."""
+        rendered = self.render_chat(messages, options)
+        return self.encode_rendered(rendered, add_special_tokens=options.add_special_tokens)
 
-        The rendered text is tokenised in one piece, so that what one message spells does not change
-        the tokens of another, whatever the tokenizer does at the beginning of a text.
+    def render_chat(
+        self, messages: Sequence[Mapping[str, Any]], options: TemplateOptions = PLAIN
+    ) -> str:
+        """Render a conversation; control tokens spelled inside messages stay plain text.
+
+        Returns:
+            The text, with a mark for each control token that the template has written.
 
         Raises:
             InvalidRequest: if the model has no chat template or its template refuses the messages.
@@ -119,9 +146,17 @@ class Tokenizer:
                 variables=disguise.hide(options.variables),
             ),
         )
-        ids = _encode(self._marked, disguise.mark(text), add_special_tokens=False)
+        return disguise.mark(text)
+
+    def encode_rendered(self, rendered: str, *, add_special_tokens: bool = False) -> IntColumn:
+        """Encode what `render_chat` has returned.
+
+        It is tokenised in one piece, so that what one message spells does not change the tokens of
+        another, whatever the tokenizer does at the beginning of a text.
+        """
+        ids = _encode(self._marked, rendered, add_special_tokens=False)
         ids = [self._ids_of_marked.get(id, id) for id in ids]
-        if options.add_special_tokens:
+        if add_special_tokens:
             ids = _encode(self._backend, "", add_special_tokens=True) + ids
         return self._with_one_bos(ids)
 
@@ -129,6 +164,18 @@ class Tokenizer:
     def may_lose_text(self) -> bool:
         """Whether there are characters that no token holds, see `first_lost`."""
         return self.vocabulary.lost_bytes is None or bool(self.vocabulary.lost_bytes)
+
+    def keeps(self, value: Any) -> bool:
+        """Whether no text in a JSON value loses a character; seen at once, else maybe False."""
+        if not self.may_lose_text:
+            return True
+        lost_bytes = self.vocabulary.lost_bytes
+        if lost_bytes is None or self._backend.normalizer is not None:
+            return False
+        data = json_of(value)
+        if data is None or ESCAPED in data:
+            return False
+        return len(data.translate(None, lost_bytes)) == len(data)
 
     def first_lost(self, text: str) -> str | None:
         """Return the first character that no token holds, or None.

@@ -22,6 +22,7 @@ class Vocabulary:
         special_texts: how each control token is spelled, by id.
         lost_bytes: bytes that no token of a byte-level tokenizer holds; empty where bytes hold
             every text, None for a tokenizer of characters.
+        space: how the tokenizer spells a space, where not as bytes.
         drops_first_space: whether the tokenizer adds a space before the first word of a text.
     """
 
@@ -31,6 +32,7 @@ class Vocabulary:
         self.special_ids = frozenset(self.special_texts)
         spelling = _read_decoder(backend)
         self.lost_bytes = _lost_bytes(backend, spelling)
+        self.space = spelling.space
         self.drops_first_space = spelling.drops_first_space
         tokens = backend.get_vocab(with_added_tokens=True)
         self.pieces = [b""] * (max(tokens.values()) + 1)

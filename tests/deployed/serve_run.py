@@ -18,10 +18,10 @@ import yaml
 from app.command.own_ray import own_ray
 from load_tests.bench.startup.process_tree import wait_gone
 from load_tests.bench.startup.server_process import ServerProcess
+from load_tests.free_port import free_port
 from tests import ROOT
 from tests.deployed.odd_folder import write_odd_folder
 from tests.engine.model.tiny import TinyModel
-from tests.load_tests.free_port import free_port
 
 MODEL = "SmolLM2-135M-Instruct"
 # a pool of exactly one context: a request that long runs only when every block is free again

@@ -19,13 +19,13 @@ from load_tests.faults.answers import Received, ask
 from load_tests.faults.mix import MixedRequest, draw_cases
 from load_tests.faults.server import serving_options, small_model, vocab_size, write_config
 from load_tests.faults.victims import FAULTS
+from load_tests.free_port import free_port
 from tests import ROOT
 from tests.app.api.answers import events
 from tests.app.api.server import COMPLETIONS
 from tests.deployed.asking import KINDS
 from tests.deployed.asking import ask as ask_all
 from tests.deployed.ledger import Samples, gained, root_of, total, traced
-from tests.load_tests.free_port import free_port
 
 pytestmark = pytest.mark.ray
 

@@ -125,7 +125,10 @@ async def prepare_chat(
     name = "messages"
     _check_options(encoder, request)
     ids = await encoder.encode_chat(
-        request.messages, request.template_options(), _cut(encoder, request)
+        request.messages,
+        request.template_options(),
+        _cut(encoder, request),
+        min_output=_min_output(request),
     )
     reply, spec = reply_of(encoder, request, ids)
     text = _text_options(request, starts_text=True)

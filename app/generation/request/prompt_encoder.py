@@ -13,7 +13,7 @@ from app.protocol.strict import is_plain
 from app.text.offload import Offload
 from app.text.reply.formats import ReplyStyle
 from app.text.reply.history import for_template
-from app.text.stop_pattern import StopPatternMaker
+from app.text.stops.stop_pattern import StopPatternMaker
 from app.text.template_options import TemplateOptions
 from app.text.tokenizer import Tokenizer
 from engine.errors import InvalidRequest, PromptTooLong
@@ -23,6 +23,8 @@ from engine.types import IntColumn, StopPattern, int32
 _BEGINNINGS = ((6, 3), (12, 6))
 # tokens
 _SLACK = 64
+# characters that take as long to tokenise as a message takes beside its content
+_MESSAGE_SIZE = 16
 SequenceT = TypeVar("SequenceT", IntColumn, tuple[str, ...])
 DEFAULT_OPTIONS = TemplateOptions()
 
@@ -176,13 +178,18 @@ class PromptEncoder:
         messages: Sequence[Message],
         options: TemplateOptions = DEFAULT_OPTIONS,
         cut: Cut = WHOLE,
+        min_output: int | None = None,
     ) -> IntColumn:
         """Render and encode a conversation, with the tools that may be called.
+
+        Args:
+            min_output: tokens that must fit behind it; None if it may be longer than the context.
 
         Raises:
             InvalidRequest: if the chat template refuses it, the model has none, or no tokens for a
                 character.
-            PromptTooLong: see `encode`.
+            PromptTooLong: if it leaves too little room, most often before it is tokenised, or is
+                too long however it is tokenised.
         """
         shown = [message.for_template() for message in messages]
         num_characters = sum(len(message["content"]) for message in shown)
@@ -192,8 +199,10 @@ class PromptEncoder:
             len(text) for _, text in texts_in("", [m.get("tool_calls") for m in shown])
         )
         num_others += sum(len(text) for _, text in texts_in("", options.tools))
+        limit = None if cut is not WHOLE else min_output
         return await self.offload.run(
-            num_characters + num_others, lambda: cut.apply(self._encode_chat(shown, options))
+            num_characters + num_others + _MESSAGE_SIZE * len(shown),
+            lambda: cut.apply(self._encode_chat(shown, options, limit)),
         )
 
     def check_ids(self, name: str, ids: Sequence[int]) -> None:
@@ -268,6 +277,7 @@ class PromptEncoder:
         if not isinstance(content, str):
             return cut.apply(int32(content))
         if cut is WHOLE:
+            self._check_bound(name, content, min_output)
             self._check_beginning(name, content, min_output)
         ids = cut.apply(self._encode_text(name, content, add_special_tokens))
         # checked here, so that prompts behind one that is too long are not tokenised
@@ -282,13 +292,23 @@ class PromptEncoder:
         self.check_text(name, text)
         return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
-    def _encode_chat(self, shown: Sequence[dict[str, Any]], options: TemplateOptions) -> IntColumn:
-        if self._tokenizer.may_lose_text:
+    def _encode_chat(
+        self,
+        shown: Sequence[dict[str, Any]],
+        options: TemplateOptions,
+        min_output: int | None,
+    ) -> IntColumn:
+        if not self._tokenizer.keeps([shown, options.tools]):
             for field, value in (("messages", shown), ("tools", options.tools)):
                 for name, text in texts_in(field, value):
                     self.check_text(name, text)
         messages, tools = for_template(shown, options.tools, self.style.calls)
-        return self._tokenizer.encode_chat(messages, replace(options, tools=tools))
+        rendered = self._tokenizer.render_chat(messages, replace(options, tools=tools))
+        if min_output is not None:
+            self._check_bound("messages", rendered, min_output)
+        return self._tokenizer.encode_rendered(
+            rendered, add_special_tokens=options.add_special_tokens
+        )
 
     def _encode_bad_word(self, name: str, word: str) -> set[tuple[int, ...]]:
         self.check_text(name, word)
@@ -301,6 +321,11 @@ class PromptEncoder:
 
     def _check_length(self, name: str, num_characters: int, min_output: int = 1) -> None:
         self._check_room(name, self._tokenizer.min_tokens(num_characters), min_output, "at least ")
+
+    def _check_bound(self, name: str, text: str, min_output: int) -> None:
+        """Refuse a text that is seen to be too long without tokenising it."""
+        least = self._tokenizer.at_least(text, self.max_model_len + 1)
+        self._check_room(name, least, min_output, "at least ")
 
     def _check_beginning(self, name: str, text: str, min_output: int) -> None:
         """Refuse a text of which a part fills the context by far, without tokenising the rest.

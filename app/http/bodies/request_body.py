@@ -14,6 +14,8 @@ from app.text.offload import Offload
 
 # a byte takes far less than a character to be tokenised
 _BYTES_PER_SIZE = 64
+# an object, such as a message, takes as long to check as so many characters take to be tokenised
+_SIZE_PER_OBJECT = 8
 
 
 class BodyReader:
@@ -46,7 +48,8 @@ class BodyReader:
         except TimeoutError:
             raise _too_slow(upload_s) from None
         work = partial(self._parse, model, body)
-        request, ignored = await self._offload.run(len(body) // _BYTES_PER_SIZE, work)
+        size = len(body) // _BYTES_PER_SIZE + _SIZE_PER_OBJECT * body.count(b"{")
+        request, ignored = await self._offload.run(size, work)
         scope["state"]["ignored"] += ignored
         return request
 

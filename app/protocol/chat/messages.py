@@ -14,6 +14,8 @@ _MEDIA = ("image_url", "input_audio", "video_url", "audio_url", "file", "image_e
 CACHE_MARK = "messages.content.prompt_cache_breakpoint"
 CacheTtl = Literal["30m", "12h"]
 _CONTENT = "it must be text or a list of text parts"
+# fields of most messages
+_PLAIN, _SIMPLE = {"role", "content"}, ("user", "system")
 _ARGUMENTS = "it must be the JSON of an object, or that object"
 
 
@@ -132,8 +134,9 @@ class Message(Strict):
     content: Content
     name: str | None = Field(None, pattern=r"^[A-Za-z0-9_.-]{1,64}$")
     tool_call_id: str | None = Field(None, max_length=128)
+    # made anew for each message, as a constant it would be copied by Python
     tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_TOOL_CALLS, fail_fast=True)] = Field(
-        default=[]
+        default_factory=list, json_schema_extra={"default": []}
     )
     reasoning: str | None = None
 
@@ -142,6 +145,8 @@ class Message(Strict):
     def _fill(cls, message: Any) -> Any:
         """Bring the shapes of different clients and servers to one."""
         if not isinstance(message, dict):
+            return message
+        if message.keys() == _PLAIN and message["role"] in _SIMPLE and message["content"]:
             return message
         given = {key: value for key, value in message.items() if value is not None}
         if given.get("name") == "":
@@ -164,6 +169,8 @@ class Message(Strict):
     def for_template(self) -> dict[str, Any]:
         """Return what a chat template sees; text parts become one string."""
         shown: dict[str, Any] = {"role": self.role, "content": text_of(self.content)}
+        if self.model_fields_set <= _PLAIN:
+            return shown
         calls = [call.for_template() for call in self.tool_calls]
         rest = {
             "name": self.name,

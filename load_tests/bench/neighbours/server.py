@@ -1,7 +1,6 @@
 """The server whose neighbours are watched: started in a mode or found, and what it costs."""
 
 import os
-import socket
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -15,6 +14,7 @@ import yaml
 
 from load_tests.bench.startup.process_tree import weigh
 from load_tests.bench.startup.server_process import ServerProcess
+from load_tests.free_port import free_port
 
 Proxy = Literal["haproxy", "python"]
 INGRESS, PROXY = "replica Ingress", "proxy"
@@ -89,8 +89,7 @@ class LoadedServer:
 @contextmanager
 def started(config: Path, proxy: Proxy, log: Path, start_limit_s: float) -> Iterator[LoadedServer]:
     """Serve a configuration with one replica of each deployment on a free port."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     content = yaml.safe_load(config.read_text(encoding="utf-8"))
     content.setdefault("http_options", {})["port"] = port
     for deployment in content["applications"][0].get("deployments", ()):

@@ -22,6 +22,7 @@ from app.command.environment import PROXIES
 from app.command.guarded_haproxy import guarded
 from app.command.haproxy import own_haproxy
 from app.limits import HEAD_S, SENT_BYTES, WRITE_S
+from load_tests.free_port import free_port
 from tests.app.http.flow.heads import (
     END,
     ENDLESS,
@@ -33,7 +34,6 @@ from tests.app.http.flow.heads import (
     send_endless,
     status_of,
 )
-from tests.load_tests.free_port import free_port
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the package is for Linux")
 

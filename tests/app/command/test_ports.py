@@ -10,7 +10,7 @@ import pytest
 
 from app.command.ports import check_ports
 from engine.errors import ConfigError
-from tests.load_tests.free_port import free_port
+from load_tests.free_port import free_port
 
 
 def config(folder: Path, port: int) -> Path:

@@ -18,9 +18,9 @@ import yaml
 from app.command.parser import COMMANDS
 from load_tests.bench.startup.process_tree import role_of, wait_gone
 from load_tests.bench.startup.server_process import ServerProcess
+from load_tests.free_port import free_port
 from tests import ROOT
 from tests.deployed.odd_folder import write_odd_folder
-from tests.load_tests.free_port import free_port
 
 
 def write_config(folder: Path, **args: Any) -> tuple[Path, int]:

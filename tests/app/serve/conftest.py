@@ -3,7 +3,7 @@ from collections.abc import Iterator
 import pytest
 from ray import serve
 
-from tests.load_tests.free_port import free_port
+from load_tests.free_port import free_port
 
 
 @pytest.fixture(scope="package")

@@ -17,7 +17,7 @@ from ray.serve import scripts
 from ray.serve.schema import ApplicationStatus
 
 from app.serve import run
-from tests.load_tests.free_port import free_port
+from load_tests.free_port import free_port
 
 FAILED, RUNNING = ApplicationStatus.DEPLOY_FAILED, ApplicationStatus.RUNNING
 DEPLOYING = ApplicationStatus.DEPLOYING

@@ -71,3 +71,27 @@ def test_a_model_without_control_tokens_hides_nothing() -> None:
     disguise = ControlTokens([]).disguise()
     assert disguise.hide({"content": "<e>"}) == {"content": "<e>"}
     assert disguise.mark("<e>") == "<e>"
+
+
+def test_a_control_token_that_json_spells_otherwise_is_hidden_too() -> None:
+    control = ControlTokens(['<"s">', "<\n>"])
+    for text in control.marks:
+        disguise = control.disguise()
+        hidden = disguise.hide([{"content": f"a{text}b"}])
+        assert text not in hidden[0]["content"]
+        assert disguise.mark(hidden[0]["content"]) == f"a{text}b"
+
+
+def test_what_is_no_json_is_searched_text_by_text() -> None:
+    hidden = CONTROL.disguise().hide({"content": "\ud800<s>"})
+    assert "<s>" not in hidden["content"]
+
+
+def test_what_spells_no_control_token_stays_itself() -> None:
+    message = {"role": "user", "content": "<s <e"}
+    assert CONTROL.disguise().hide(message) is message
+
+
+def test_marks_are_found_in_bytes() -> None:
+    data = f"a{START}{END}<s>".encode()
+    assert CONTROL.pattern_of_marks.sub(b"!", data) == b"a!!<s>"

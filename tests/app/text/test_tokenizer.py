@@ -150,6 +150,32 @@ def test_min_tokens_is_a_lower_bound() -> None:
         assert tokenizer.min_tokens(len(text)) <= len(tokenizer.encode(text))
 
 
+def test_what_keeps_every_character_is_seen_at_once() -> None:
+    lossy = Tokenizer(lossy_backend("bytes"), {}, None)
+    assert lossy.keeps([{"content": "The fox\n €5"}])
+    for text in ("\x04", "\U00046131", "\\u0004"):
+        assert not lossy.keeps([{"content": text}])
+        assert not lossy.keeps([{text: 1}])
+    assert chatml_tokenizer().keeps([{"content": "\x04"}])
+    assert not Tokenizer(lossy_backend("dropped"), {}, None).keeps("a")
+
+
+def test_of_two_leading_bos_only_one_counts() -> None:
+    tokenizer = llama2_tokenizer()
+    text = "<s><s>"
+    num_tokens = len(tokenizer.encode(text, add_special_tokens=False))
+    assert tokenizer.at_least(text, 10**9) <= num_tokens == 1
+
+
+def test_marks_of_a_conversation_count_as_tokens() -> None:
+    tokenizer = chatml_tokenizer()
+    messages = [{"role": "user", "content": ""}] * 50
+    rendered = tokenizer.render_chat(messages)
+    # "user", a line break, another one, and two control tokens
+    assert 5 * 50 <= tokenizer.at_least(rendered, 10**9) <= len(tokenizer.encode_chat(messages))
+    assert tokenizer.at_least(rendered, 20) >= 20
+
+
 def test_a_model_without_template_refuses_chat() -> None:
     with pytest.raises(InvalidRequest, match="no chat template"):
         llama2_tokenizer().encode_chat([{"role": "user", "content": "hi"}])

@@ -7,12 +7,12 @@ import pytest
 
 from app.command.environment import PROXIES
 from app.command.haproxy import own_haproxy
+from load_tests.free_port import free_port
 from tests.app.api.server import COMPLETIONS
 from tests.app.http.flow.heads import LARGE, TOO_LARGE, answer_to, code_of, status_of
 from tests.deployed.bad_requests.test_headers import ID
 from tests.deployed.bad_requests.test_limits import check_loopback, port_of
 from tests.deployed.serve_run import Deployed, serve_run
-from tests.load_tests.free_port import free_port
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

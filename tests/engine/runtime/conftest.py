@@ -1,4 +1,5 @@
 import asyncio
+import math
 from collections.abc import AsyncIterator
 
 import pytest
@@ -11,7 +12,9 @@ from tests.fakes.scripted_gang import Replica
 
 
 @pytest.fixture
-async def handle() -> FakeEngineHandle:
+async def handle(monkeypatch: pytest.MonkeyPatch) -> FakeEngineHandle:
+    """What it sends is handed on at once: no pause that a slow machine makes (`Delivery`)."""
+    monkeypatch.setattr("engine.runtime.client.delivery._SHORT_S", math.inf)
     return FakeEngineHandle()
 
 

@@ -26,8 +26,8 @@ from engine.model_config import read_model_config
 from engine.runtime.replica.gang import Gang, GangOptions, start_gang
 from engine.runtime.replica.supervisor import Supervisor
 from engine.types import SamplingParams
+from load_tests.free_port import free_port
 from tests.engine.runtime.serving import client_of, generate
-from tests.load_tests.free_port import free_port
 
 PROMPTS = [[1, 2, 3], list(range(30)), [7]]
 GREEDY = SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True)

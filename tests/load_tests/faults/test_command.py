@@ -8,8 +8,8 @@ import pytest
 
 from load_tests.faults import trials
 from load_tests.faults.command import add_arguments
+from load_tests.free_port import free_port
 from tests import ROOT
-from tests.load_tests.free_port import free_port
 
 KILLED = ("scheduler", "ingress", "proxy")
 # tests/app/serve/test_deployments.py kills these in each run of the tests

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from load_tests.free_port import free_port
 from load_tests.monitoring.prometheus import PrometheusServer, prometheus
-from tests.load_tests.free_port import free_port
 
 KEY = "sk-operator"
 SCRAPED = b"# TYPE pagoda_ready gauge\npagoda_ready 0\n"

@@ -7,8 +7,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from load_tests.free_port import free_port
 from load_tests.overload.asking import Question, ask, closed_loop, open_loop, open_session
-from tests.load_tests.free_port import free_port
 
 CHUNKS = (
     b'data: {"choices": [{"token_ids": [5, 6]}]}\n\n',

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from load_tests.faults import server
+from load_tests.free_port import free_port
 from load_tests.path.application import build
 from load_tests.path.command import (
     PathFigures,
@@ -19,7 +20,6 @@ from load_tests.path.command import (
 from tests.app.models.checkpoints import write_model
 from tests.app.text.tokenizers import byte_level_backend
 from tests.load_tests import own_process
-from tests.load_tests.free_port import free_port
 
 
 def parsed(*words: str) -> argparse.Namespace:

@@ -26,6 +26,13 @@ HTTP_FAULTS = [
         noticed_by="test_a_body_that_does_not_come_is_408",
     ),
     Fault(
+        what="many messages hold up the event loop while they are checked",
+        function=BodyReader.read,
+        old=' + _SIZE_PER_OBJECT * body.count(b"{")',
+        new="",
+        noticed_by="test_many_objects_are_checked_beside_the_event_loop",
+    ),
+    Fault(
         what="a client that reads nothing is waited for",
         function=RequestMiddleware.__call__,
         old="loop.time() + self._write_s",

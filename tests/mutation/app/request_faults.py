@@ -117,6 +117,20 @@ REQUEST_FAULTS = [
         noticed_by="test_a_text_that_is_too_long_in_any_case_is_not_tokenised",
     ),
     Fault(
+        what="a text of too many tokens is tokenised before it is refused",
+        function=PromptEncoder._check_bound,
+        old="self._check_room",
+        new="str",
+        noticed_by="test_a_text_of_too_many_tokens_is_not_tokenised",
+    ),
+    Fault(
+        what="a conversation of too many tokens is refused where it is only counted",
+        function=PromptEncoder.encode_chat,
+        old="None if cut is not WHOLE else min_output",
+        new="1",
+        noticed_by="test_messages_that_are_only_counted_may_be_longer_than_the_context",
+    ),
+    Fault(
         what="a long text holds up the event loop",
         function=PromptEncoder.encode,
         old="run(\n        num_characters",

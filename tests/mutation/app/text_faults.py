@@ -8,9 +8,10 @@ from app.text.control_tokens import ControlTokens, Disguise
 from app.text.detokenizer import Detokenizer
 from app.text.prompt_text import PromptText, _pieces, _unscored
 from app.text.reply.repetition import RepetitionFinder
-from app.text.stop_matcher import StopMatcher
-from app.text.stop_pattern import StopPatternMaker
+from app.text.stops.stop_matcher import StopMatcher
+from app.text.stops.stop_pattern import StopPatternMaker
 from app.text.text_options import TextOptions
+from app.text.token_bound import TokenBound, _only_cuts, bound_of
 from app.text.tokenizer import Tokenizer
 from app.text.vocabulary import Vocabulary, _Spelling
 from tests.mutation.mutant import Fault
@@ -48,7 +49,7 @@ TEXT_FAULTS = [
     # chat_template
     Fault(
         what="a template runs for ever",
-        function=_TimeBudget.look,
+        function=_TimeBudget.__call__,
         old="time.thread_time() > self._end_s",
         new="False",
         noticed_by="test_a_template_without_an_end_refuses_the_messages",
@@ -133,8 +134,15 @@ TEXT_FAULTS = [
     ),
     # control_tokens
     Fault(
+        what="a control token is looked for as JSON does not spell it",
+        function=ControlTokens.__init__,
+        old="all(map(stands_as_it_is, self.marks))",
+        new="True",
+        noticed_by="test_a_control_token_that_json_spells_otherwise_is_hidden_too",
+    ),
+    Fault(
         what="a message can spell control tokens",
-        function=Disguise.hide,
+        function=Disguise._hidden_in,
         old="self._pattern.sub(self._hide, value)",
         new="value",
         noticed_by="test_what_a_message_spells_out_is_plain_text_again",
@@ -279,9 +287,9 @@ TEXT_FAULTS = [
     ),
     Fault(
         what="what a message spells out is encoded as control tokens",
-        function=Tokenizer.encode_chat,
-        old="_encode(self._marked, disguise.mark(text)",
-        new="_encode(self._backend, text",
+        function=Tokenizer.render_chat,
+        old="disguise.hide(messages)",
+        new="messages",
         noticed_by="test_what_a_message_says_never_becomes_a_control_token",
     ),
     Fault(
@@ -305,6 +313,56 @@ TEXT_FAULTS = [
         old="self.byte_fallback and",
         new="False and",
         noticed_by="test_byte_fallback_tokens_stand_for_bytes",
+    ),
+    # token_bound
+    Fault(
+        what="a token on a border of two parts is counted twice",
+        function=TokenBound.at_least,
+        old=" - (start > 0)",
+        new="",
+        noticed_by="test_a_long_text_is_looked_at_until_enough_is_found",
+    ),
+    Fault(
+        what="what may be lost counts as a token",
+        function=TokenBound._of_chunk,
+        old="np.maximum.reduceat(self._is_sure[codes], starts)",
+        new="1",
+        noticed_by="test_what_is_unsure_counts_for_nothing_and_parts_nothing",
+    ),
+    Fault(
+        what="a run is taken for one token",
+        function=TokenBound._of_chunk,
+        old="np.add.reduceat(self._weights[codes], starts)",
+        new="0 * starts",
+        noticed_by="test_a_run_has_as_many_tokens_as_its_bytes_need",
+    ),
+    Fault(
+        what="a letter counts that an accent behind it changes",
+        function=TokenBound._codes,
+        old="not self._composes",
+        new="True",
+        noticed_by="test_what_the_next_character_may_change_is_unsure",
+    ),
+    Fault(
+        what="white space counts that a control token swallows",
+        function=bound_of,
+        old="token.lstrip or token.rstrip",
+        new="False",
+        noticed_by="test_white_space_that_a_token_swallows_does_not_count",
+    ),
+    Fault(
+        what="text counts that the pre-tokenizer drops",
+        function=_only_cuts,
+        old='part.get("behavior") != "Removed"',
+        new="True",
+        noticed_by="test_a_pre_tokenizer_that_loses_text_has_no_bound",
+    ),
+    Fault(
+        what="a text counts the BOS that is dropped",
+        function=Tokenizer.at_least,
+        old=" - 1, 0)",
+        new=", 0)",
+        noticed_by="test_of_two_leading_bos_only_one_counts",
     ),
     # repetition
     Fault(

@@ -17,8 +17,8 @@ from app.command.client.connection import (
 )
 from app.command.start.server_folder import RunningServer, make_folder
 from engine.errors import ConfigError
+from load_tests.free_port import free_port
 from tests.app.command.client.fake_server import FakeServer
-from tests.load_tests.free_port import free_port
 
 
 def found(url: str | None, key_file: Path | None = None) -> ServerTarget:

@@ -4,8 +4,8 @@ import pytest
 
 from app.command.__main__ import main
 from app.command.client.connection import NOT_READY
+from load_tests.free_port import free_port
 from tests.app.command.client.fake_server import FakeServer
-from tests.load_tests.free_port import free_port
 
 
 def test_a_ready_server_is_shown_with_its_load(

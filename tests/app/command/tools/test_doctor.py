@@ -6,9 +6,9 @@ import pytest
 import yaml
 
 from app.command.__main__ import main
+from load_tests.free_port import free_port
 from tests import ROOT
 from tests.app.models.checkpoints import write_model
-from tests.load_tests.free_port import free_port
 
 
 def write(folder: Path, port: int, **args: object) -> str:

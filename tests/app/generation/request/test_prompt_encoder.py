@@ -1,10 +1,15 @@
 """Which tokens of a text may reach the engine, and how many."""
 
+import asyncio
 import threading
 from typing import Any
 
 import pytest
+from hypothesis import given as given_by
+from hypothesis import settings
+from hypothesis import strategies as st
 
+from app.generation.request.prompt_encoder import Cut
 from app.limits import MAX_BAD_SEQUENCES
 from app.protocol.chat.messages import Message
 from app.text.tokenizer import Tokenizer
@@ -29,6 +34,10 @@ class Watched(Tokenizer):
         self.texts.append(text)
         self.threads.append(threading.current_thread())
         return super().encode(text, add_special_tokens=add_special_tokens)
+
+    def encode_rendered(self, rendered: str, *, add_special_tokens: bool = False) -> IntColumn:
+        self.texts.append(rendered)
+        return super().encode_rendered(rendered, add_special_tokens=add_special_tokens)
 
 
 async def test_prompts_keep_their_order_whether_text_or_ids() -> None:
@@ -98,6 +107,48 @@ async def test_a_text_that_is_too_long_in_any_case_is_not_tokenised() -> None:
     assert tokenizer.texts == []
 
 
+# few characters for each token, so that their number shows nothing
+DENSE = "x7 y " * MAX_MODEL_LEN
+
+
+async def test_a_text_of_too_many_tokens_is_not_tokenised() -> None:
+    tokenizer = Watched()
+    prompts = encoder(tokenizer)
+    with pytest.raises(PromptTooLong, match="prompt has at least") as caught:
+        await prompts.encode([("prompt", DENSE)], add_special_tokens=True)
+    assert caught.value.param == "prompt"
+    with pytest.raises(PromptTooLong, match="messages has at least") as caught:
+        await prompts.encode_chat(dense_messages(), min_output=1)
+    assert caught.value.param == "messages"
+    assert tokenizer.texts == []
+
+
+async def test_messages_that_are_only_counted_may_be_longer_than_the_context() -> None:
+    assert len(await encoder().encode_chat(dense_messages())) > MAX_MODEL_LEN
+    cut = Cut(num_tokens=9)
+    assert len(await encoder().encode_chat(dense_messages(), cut=cut, min_output=1)) == 9
+
+
+@pytest.mark.parametrize("min_output", [0, 1])
+@given_by(text=st.text(max_size=60) | st.text(alphabet="ab 7\n.", max_size=60))
+@settings(deadline=None, max_examples=30)
+def test_what_fits_is_not_refused(min_output: int, text: str) -> None:
+    tokenizer = chatml_tokenizer()
+    message = Message(role="user", content=text)
+    num_chat_tokens = len(tokenizer.encode_chat([message.for_template()]))
+    chat = encoder(tokenizer, max_model_len=num_chat_tokens + min_output)
+    ids = asyncio.run(chat.encode_chat([message], min_output=min_output))
+    assert len(ids) == num_chat_tokens
+    if num_tokens := len(tokenizer.encode(text)):
+        prompts = encoder(tokenizer, max_model_len=num_tokens + min_output)
+        given_text: list[tuple[str, str | list[int]]] = [("prompt", text)]
+        asyncio.run(prompts.encode(given_text, add_special_tokens=True, min_output=min_output))
+
+
+def dense_messages() -> list[Message]:
+    return [Message(role="user", content="x7 y ")] * MAX_MODEL_LEN
+
+
 async def test_prompts_behind_one_that_is_too_long_are_not_tokenised() -> None:
     tokenizer = Watched()
     prompts: list[tuple[str, Any]] = [("a", "\t" * MAX_MODEL_LEN), ("b", "short")]
@@ -150,6 +201,9 @@ class _Short(Watched):
     def encode(self, text: str, *, add_special_tokens: bool = True) -> IntColumn:
         super().encode(text, add_special_tokens=add_special_tokens)
         return int32([1] * len(text.split()))
+
+    def at_least(self, text: str, enough: int) -> int:
+        return 0
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """A body is read up to its limit, and only if it says that it is JSON."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from app.http.bodies.request_body import BodyReader, read_json_body
 from app.http.errors import ClientDisconnected, HttpError
 from app.protocol.api_settings import ApiSettings, Deadlines
 from app.protocol.tokenize_request import TokenizeRequest
-from app.text.offload import Offload
+from app.text.offload import MAX_INLINE, Offload, ResultT
 from tests.app.http.account import account
 from tests.fakes.loop_clock import LoopClock
 
@@ -150,3 +151,30 @@ async def test_what_has_no_effect_is_noted_in_the_scope() -> None:
     request = await reader.read(TokenizeRequest, scope, connection.receive, account())
     assert request.prompt == "a"
     assert ignored == ["before", "novel"]
+
+
+class _Sizes(Offload):
+    """Remembers how much work it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    async def run(self, size: int, work: Callable[[], ResultT]) -> ResultT:
+        self.sizes.append(size)
+        return work()
+
+
+async def test_many_objects_are_checked_beside_the_event_loop() -> None:
+    offload = _Sizes()
+    settings = ApiSettings(model_id="m", created_s=0, max_model_len=8, vocab_size=8)
+    scope = {
+        "type": "http",
+        "headers": [(b"content-type", JSON.encode())],
+        "state": {"ignored": []},
+    }
+    messages = ",".join(['{"role":"user","content":"Hi"}'] * 600)
+    for body in (f'{{"messages":[{messages}]}}', f'{{"prompt":"{"a" * 60_000}"}}'):
+        reader = BodyReader(settings, offload)
+        await reader.read(TokenizeRequest, scope, Connection(body.encode()).receive, account())
+    assert [size > MAX_INLINE for size in offload.sizes] == [True, False]

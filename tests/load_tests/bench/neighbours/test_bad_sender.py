@@ -4,7 +4,7 @@ from aiohttp import web
 
 from load_tests.bench.neighbours.bad_sender import BadSender, open_bad_session, send_bad
 from load_tests.bench.neighbours.fillings import LargeRequest
-from tests.load_tests.free_port import free_port
+from load_tests.free_port import free_port
 
 ERROR = {"error": {"message": "m", "type": "t", "param": None, "code": "c"}}
 PATHS = ("/right", "/bare", "/served")

@@ -4,7 +4,7 @@ import aiohttp
 from aiohttp import web
 
 from load_tests.bench.neighbours.watch import GoodStreams, Prober, Window
-from tests.load_tests.free_port import free_port
+from load_tests.free_port import free_port
 
 
 class Server:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from load_tests.bench.serving.command import add_arguments, cases_of
+from load_tests.free_port import free_port
 from tests.load_tests import own_process
-from tests.load_tests.free_port import free_port
 
 
 def parsed(*words: str) -> argparse.Namespace:

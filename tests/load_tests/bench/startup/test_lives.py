@@ -5,9 +5,9 @@ import psutil
 import pytest
 
 from load_tests.__main__ import main
+from load_tests.free_port import free_port
 from tests import ROOT
 from tests.load_tests import own_process
-from tests.load_tests.free_port import free_port
 
 
 def test_a_missing_configuration_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from load_tests.bench.startup.process_tree import wait_gone
 from load_tests.bench.startup.server_process import ServerProcess
-from tests.load_tests.free_port import free_port
+from load_tests.free_port import free_port
 
 # answers /health after one refusal, lists a model, streams a chat whose first chunk has no text
 SERVER = """

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.text import stop_pattern
-from app.text.stop_pattern import StopPatternMaker
+from app.text.stops import stop_pattern
+from app.text.stops.stop_pattern import StopPatternMaker
 from engine.core.decoding.stop_pattern import NO_STATES, StopPatternMatcher
 from tests.app.text.tokenizers import chatml_tokenizer
 

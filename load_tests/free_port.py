@@ -1,3 +1,5 @@
+"""Ports for servers that a command or a test starts."""
+
 import random
 import socket
 from contextlib import suppress
@@ -9,7 +11,7 @@ _FIRST, _LAST = 20_000, 32_000
 
 def free_port() -> int:
     """Give a port of 127.0.0.1 that was free a moment ago."""
-    # tests seed the common generator
+    # whoever is to repeat something has seeded the common generator
     generator = random.SystemRandom()
     while True:
         port = generator.randint(_FIRST, _LAST)

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.text.stop_matcher import StopMatcher
+from app.text.stops.stop_matcher import StopMatcher
 
 SHORT = st.text("ab", min_size=1, max_size=4)
 

@@ -1,0 +1,1 @@
+"""Stop strings: found in a text, and as automata over tokens."""
