@@ -45,6 +45,7 @@ COMMANDS = {
     "alerts": "do faults to a server and have a real Prometheus notice each by its alert",
     "counters": "kill one of several replicas; no counter goes back for a real Prometheus",
     "page": "look at the page /ui with 0 and with 8 viewers by turns, and time the steps",
+    "collector": "kill a collector of traces by turns, and time the requests beside it",
     "cost": "serve a load from two checkouts by turns: throughput, latency, CPU time",
 }
 # command -> its module, or an object of one; only the one that is asked for is imported
@@ -84,6 +85,7 @@ MODULES = {
     "alerts": "load_tests.monitoring.alerts",
     "counters": "load_tests.monitoring.counters",
     "page": "load_tests.monitoring.page_cost",
+    "collector": "load_tests.monitoring.dead_collector",
     "cost": "load_tests.faults.cost",
 }
 

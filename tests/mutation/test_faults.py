@@ -10,6 +10,7 @@ from tests.mutation.app.page_faults import PAGE_FAULTS
 from tests.mutation.app.reply_faults import REPLY_FAULTS
 from tests.mutation.app.request_faults import REQUEST_FAULTS
 from tests.mutation.app.routing_faults import ROUTING_FAULTS
+from tests.mutation.app.telemetry_faults import TELEMETRY_FAULTS
 from tests.mutation.app.text_faults import TEXT_FAULTS
 from tests.mutation.mutant import Fault, every_third, in_place, is_noticed
 from tests.mutation.runtime_faults import RUNTIME_FAULTS
@@ -27,6 +28,7 @@ FAULTS: list[Fault] = [
     *HTTP_FAULTS,
     *PAGE_FAULTS,
     *ROUTING_FAULTS,
+    *TELEMETRY_FAULTS,
 ]
 
 

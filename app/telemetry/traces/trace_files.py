@@ -5,7 +5,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,28 +36,6 @@ def exporter_of(options: TracingOptions, replica: str) -> SpanExporter:
         return FileExporter(Path(options.endpoint).expanduser() / f"{name}.jsonl")
     headers = dict(options.headers)
     return OTLPSpanExporter(options.endpoint, headers=headers, timeout=_TIMEOUT_S)
-
-
-class CountedExporter(SpanExporter):
-    """Says how many spans another exporter has not been able to hand on."""
-
-    def __init__(self, exporter: SpanExporter, on_dropped: Callable[[int], None]) -> None:
-        self._exporter = exporter
-        self._on_dropped = on_dropped
-
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Hand on spans; what is lost is counted."""
-        result = SpanExportResult.FAILURE
-        try:
-            result = self._exporter.export(spans)
-        finally:
-            if result is not SpanExportResult.SUCCESS:
-                self._on_dropped(len(spans))
-        return result
-
-    def shutdown(self) -> None:
-        """End the other exporter."""
-        self._exporter.shutdown()
 
 
 class FileExporter(SpanExporter):

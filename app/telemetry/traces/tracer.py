@@ -5,7 +5,7 @@ from collections.abc import Callable
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace.export import SpanExporter
 from opentelemetry.trace import (
     Link,
     SpanContext,
@@ -18,12 +18,15 @@ from opentelemetry.trace import (
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from app.telemetry.request_record import RequestRecord
+from app.telemetry.traces.span_queue import SpanQueue
 from app.telemetry.traces.span_tree import SpanNode, span_tree
 from app.telemetry.traces.trace_choice import TraceChoice
-from app.telemetry.traces.trace_files import CountedExporter, exporter_of
+from app.telemetry.traces.trace_files import exporter_of
 from app.telemetry.traces.tracing_options import TracingOptions
 
 _SCHEMA = "https://opentelemetry.io/schemas/gen-ai/1.42.0"
+# seconds that what is left has to reach the collector when the ingress ends
+_CLOSE_S = 5.0
 
 
 class Tracer:
@@ -41,18 +44,22 @@ class Tracer:
 
         Args:
             replica: tag of the ingress.
-            on_dropped: called, by another thread, with how many spans could not be handed on.
+            on_dropped: called, by one thread at a time, with how many spans could not be handed on.
             exporter: instead of the one that the options name.
         """
         names = {"service.name": "pagoda", "service.instance.id": replica}
         self._model = options.model_name
         self._choice = TraceChoice(options.ratio, options.max_traces_per_s)
         self._provider = TracerProvider(resource=Resource(names, _SCHEMA), shutdown_on_exit=False)
-        # its queue is bounded: what a dead collector does not take is dropped
-        exporter = exporter or exporter_of(options, replica)
-        self._provider.add_span_processor(BatchSpanProcessor(CountedExporter(exporter, on_dropped)))
+        self._queue = SpanQueue(exporter or exporter_of(options, replica), on_dropped)
+        self._provider.add_span_processor(self._queue)
         self._tracer = self._provider.get_tracer("pagoda", schema_url=_SCHEMA)
         self._propagator = TraceContextTextMapPropagator()
+
+    @property
+    def num_held(self) -> int:
+        """Spans that have not reached the collector yet."""
+        return self._queue.num_held
 
     def take(self, record: RequestRecord) -> None:
         """Trace a generation that has ended, if it is chosen."""
@@ -67,14 +74,15 @@ class Tracer:
         if self._choice.wants(record, is_asked_for=is_asked_for):
             operation = _operation(record)
             tree = span_tree(record, f"{operation} {self._model}")
-            tree.attributes |= _attributes(record, operation, self._model)
-            made = self._make(tree, context, record, {})
-            record.trace_id = format(made.trace_id, "032x")
+            # all spans of a request or none; behind a dead collector they cost nothing
+            if self._queue.can_take(sum(1 for _ in tree.walk())):
+                tree.attributes |= _attributes(record, operation, self._model)
+                made = self._make(tree, context, record, {})
+                record.trace_id = format(made.trace_id, "032x")
 
-    def close(self) -> None:
-        """Hand on what is left; waits for the collector, but not for long."""
-        self._provider.force_flush(5_000)
-        self._provider.shutdown()
+    def close(self, limit_s: float = _CLOSE_S) -> None:
+        """Hand on what is left; waits for the collector, but not longer than `limit_s`."""
+        self._queue.close(limit_s)
 
     def _make(
         self,

@@ -1,20 +1,17 @@
 """Spans as a collector gets them: over HTTP, and in files."""
 
 import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from app.telemetry.request_record import RequestRecord
 from app.telemetry.traces.tracer import Tracer
 from app.telemetry.traces.tracing_options import TracingOptions
 from engine.types import EventKind
 from tests.app.telemetry.records import ended
+from tests.app.telemetry.traces.collector import Collector
 
 SECRET = "collector-key"
 EVENTS = [
@@ -27,59 +24,6 @@ EVENTS = [
         (EventKind.ENDED, 1_000_900_000),
     ]
 ]
-
-
-class Collector(HTTPServer):
-    """Takes spans on a free port.
-
-    Attributes:
-        spans: all that came.
-        headers: of the requests.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.spans: list[Any] = []
-        self.headers: list[dict[str, str]] = []
-        self._thread = threading.Thread(target=self.serve_forever, args=(0.01,))
-        self._thread.start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/v1/traces"
-
-    def close(self) -> None:
-        self.shutdown()
-        self.server_close()
-        self._thread.join()
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Collector
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["content-length"]))
-        if self.headers.get("content-encoding") == "gzip":
-            import gzip
-
-            body = gzip.decompress(body)
-        message = ExportTraceServiceRequest.FromString(body)
-        for resource in message.resource_spans:
-            for scope in resource.scope_spans:
-                self.server.spans.extend(scope.spans)
-        self.server.headers.append(dict(self.headers))
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-
-@pytest.fixture
-def collector() -> Iterator[Collector]:
-    server = Collector()
-    yield server
-    server.close()
 
 
 def options(endpoint: str, **fields: Any) -> TracingOptions:
