@@ -2,10 +2,12 @@
 
 import gzip
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import TextIO
 
 from load_tests.http import plots
+from load_tests.http.client import Record
 from load_tests.http.metrics import LoadFigures
 from load_tests.http.session import CaseResult, LoadSettings
 from load_tests.report import Report, print_table
@@ -38,6 +40,22 @@ def write(files: Report, settings: LoadSettings, results: Sequence[CaseResult]) 
     print("beside it are its plot .png and its requests _requests.jsonl.gz")
 
 
+def write_requests(file: TextIO, labels: Mapping[str, object], records: Sequence[Record]) -> None:
+    """Write a line of JSON for each request: the labels, when it was due, when its tokens came."""
+    for record in records:
+        line = {
+            **labels,
+            "due_s": record.request.due_s,
+            "input_len": record.request.input_len,
+            "output_len": record.request.output_len,
+            "sent_s": record.sent_s,
+            "error": record.error,
+            "chunk_s": [round(at_s, 6) for at_s in record.chunk_s],
+            "chunk_tokens": list(record.chunk_tokens),
+        }
+        file.write(json.dumps(line) + "\n")
+
+
 def _header(result: CaseResult) -> dict[str, object]:
     case, drain_s = result.case, result.run.drain_s
     return {
@@ -57,18 +75,7 @@ def _header(result: CaseResult) -> dict[str, object]:
 def _write_requests(files: Report, results: Sequence[CaseResult]) -> None:
     with gzip.open(files.path("_requests.jsonl.gz"), "wt", encoding="utf-8") as file:
         for result in results:
-            for record in result.run.records:
-                line = {
-                    "run": result.case.label,
-                    "due_s": record.request.due_s,
-                    "input_len": record.request.input_len,
-                    "output_len": record.request.output_len,
-                    "sent_s": record.sent_s,
-                    "error": record.error,
-                    "chunk_s": [round(at_s, 6) for at_s in record.chunk_s],
-                    "chunk_tokens": list(record.chunk_tokens),
-                }
-                file.write(json.dumps(line) + "\n")
+            write_requests(file, {"run": result.case.label}, result.run.records)
 
 
 def _row(label: str, figures: LoadFigures) -> tuple[str, ...]:

@@ -4,27 +4,32 @@ All servers run all the time, each with its share of the card, and one at a time
 drifts on the machine counts for all of them. Each case is measured several times, and the medians
 are compared. Then the engine of ours has the same cases without its server: what HTTP adds.
 
-A pass is printed and written when it ends; what was measured is there if the run is cut.
+A pass is printed and written when it ends, and the table before the servers are stopped: what was
+measured is there if the run is cut. The times of all tokens are in a file of their own.
 """
 
 import argparse
 import asyncio
+import gzip
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-import psutil
+import yaml
 
 from load_tests import report
 from load_tests.bench.serving import in_process
 from load_tests.bench.serving.contenders import OURS, VLLM, Contender, ServerLimits, pagoda, vllm
 from load_tests.bench.serving.passes import MEASURES, Pass, compare, pass_of
-from load_tests.bench.startup.process_tree import cpu_seconds
+from load_tests.bench.startup.process_tree import cpu_by_process
 from load_tests.bench.startup.server_process import ServerProcess
+from load_tests.http.drive import LoadRun
 from load_tests.http.load import plan
+from load_tests.http.report import write_requests
 from load_tests.http.session import Case, LoadSettings, drive
 from load_tests.model_folders import model_folder
 from load_tests.options import add_model, at_least, not_negative, positive, several
@@ -51,6 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     servers.add_argument(
         "--vllm-options", nargs="*", default=[], metavar="WORD", help="further ones of `vllm serve`"
     )
+    for words, whose in (("--set", "ours"), ("--peer-set", "the second one of ours")):
+        servers.add_argument(
+            words, nargs="*", default=[], metavar="NAME=VALUE", help=f"options of {whose}, as YAML"
+        )
     servers.add_argument("--port", type=at_least(1), default=8100, help="and the next one")
     servers.add_argument("--max-num-seqs", type=at_least(1), default=512, help="in a batch")
     servers.add_argument("--max-num-batched-tokens", type=at_least(1), default=2048, help="a step")
@@ -89,20 +98,31 @@ def run(args: argparse.Namespace) -> int:
     """Race, print the table and write the passes; 1 if one is not valid or a request failed."""
     files, cases = report.start(args, "serving"), cases_of(args)
     with tempfile.TemporaryDirectory() as scratch:
-        race = _Race(files, _contenders(args, Path(scratch)))
+        race = Race(files, _contenders(args, Path(scratch)))
         with ExitStack() as stack:
             servers = [stack.enter_context(_started(it, files, args)) for it in race.contenders]
             for contender, server in zip(race.contenders, servers, strict=True):
                 _measure(args, contender, server, warm_up(args))
+            # before the servers end, also if the race is cut
+            stack.callback(race.show)
             for number in range(args.passes):
                 for case in cases:
                     _take_turns(race, args, servers, case, number)
         if not args.without_in_process:
             _in_process(race, args, cases)
-    return race.finish(args.passes)
+            race.show()
+    return race.finish()
 
 
-class _Race:
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A pass, and what the client has recorded in it."""
+
+    figures: Pass
+    run: LoadRun
+
+
+class Race:
     """Passes so far; each is printed and written as it comes, so that a run may be cut."""
 
     def __init__(self, files: report.Report, contenders: list[Contender]) -> None:
@@ -110,26 +130,42 @@ class _Race:
         self._files = files
         self._passes: list[Pass] = []
 
-    def add(self, one: Pass) -> None:
+    def add(self, loaded: Loaded) -> None:
+        """Print and write a pass, and the times of its tokens."""
+        one = loaded.figures
+        number = sum((one.server, one.case) == (it.server, it.case) for it in self._passes)
         self._passes.append(one)
         figures = {name: round(getattr(one, name), 1) for name in MEASURES}
         words = " ".join(f"{name}={value:,}" for name, value in figures.items())
         print(f"{one.server}, {one.case}: {words}{_note(one)}", flush=True)
         self._files.write(self._document())
+        labels = {"server": one.server, "case": one.case, "pass": number}
+        with gzip.open(self._files.path("_requests.jsonl.gz"), "at", encoding="utf-8") as file:
+            write_requests(file, labels, loaded.run.records)
 
-    def finish(self, num_passes: int) -> int:
-        names = [contender.name for contender in self.contenders]
-        if len(names) < 2:
-            names.append(in_process.NAME)
-        is_beside = any(one.server == in_process.NAME for one in self._passes)
-        beside = in_process.NAME if is_beside and in_process.NAME not in names else None
-        rows = list(compare(self._passes, names, beside))
+    def show(self) -> None:
+        """Print the medians of the passes so far."""
+        names = self._names()
+        beside = in_process.NAME if self._has_in_process and in_process.NAME not in names else None
         columns = ("case", "measure", *names, f"{names[0]} / {names[1]}")
         columns = columns if beside is None else (*columns, beside)
-        report.print_table(f"Medians of {num_passes} passes, by turns", columns, rows)
+        rows = compare(self._passes, names, beside)
+        report.print_table("Medians of the passes, by turns", columns, rows)
+
+    def finish(self) -> int:
+        """Write what is left to write; 1 if a pass is not valid or a request failed."""
+        rows = compare(self._passes, self._names())
         headline = ", ".join(f"{row[0]} {row[1]} {row[4]}" for row in rows if "ttft_p99" in row[1])
         self._files.finish(self._document(), headline)
         return int(any(one.fault for one in self._passes))
+
+    @property
+    def _has_in_process(self) -> bool:
+        return any(one.server == in_process.NAME for one in self._passes)
+
+    def _names(self) -> list[str]:
+        names = [contender.name for contender in self.contenders]
+        return names if len(names) > 1 else [*names, in_process.NAME]
 
     def _document(self) -> dict[str, object]:
         commands = {contender.name: contender.command for contender in self.contenders}
@@ -141,7 +177,7 @@ def _note(one: Pass) -> str:
 
 
 def _take_turns(
-    race: _Race, args: argparse.Namespace, servers: list[ServerProcess], case: Case, number: int
+    race: Race, args: argparse.Namespace, servers: list[ServerProcess], case: Case, number: int
 ) -> None:
     """Load one server after the other with a case.
 
@@ -152,24 +188,20 @@ def _take_turns(
         race.add(_measure(args, contender, server, case))
 
 
-def _in_process(race: _Race, args: argparse.Namespace, cases: list[Case]) -> None:
+def _in_process(race: Race, args: argparse.Namespace, cases: list[Case]) -> None:
     """Measure the engine of our server without the server, once that has given its memory back."""
     print("starting the engine in process", flush=True)
     config = in_process.served_config(Path(race.contenders[0].command[-1]))
     with in_process.started(config) as engine:
         in_process.run_case(engine, warm_up(args), args.vocab_size, args.seed)
         for case in cases:
-            cpu_s, own_s = machine_cpu_seconds(), time.process_time()
+            own_s = time.process_time()
             loaded = in_process.run_case(engine, case, args.vocab_size, args.seed)
-            race.add(
-                pass_of(
-                    in_process.NAME,
-                    case.label,
-                    loaded,
-                    server_cpu_s=time.process_time() - own_s,
-                    machine_cpu_s=machine_cpu_seconds() - cpu_s,
-                )
+            own_s = time.process_time() - own_s
+            figures = pass_of(
+                in_process.NAME, case.label, loaded, server_cpu_s=own_s, client_cpu_s=0.0
             )
+            race.add(Loaded(figures, loaded))
 
 
 def cases_of(args: argparse.Namespace) -> list[Case]:
@@ -199,12 +231,25 @@ def _contenders(args: argparse.Namespace, scratch: Path) -> list[Contender]:
         max_model_len=args.max_model_len,
         gpu_memory_fraction=args.gpu_memory_fraction,
     )
-    ours = pagoda(OURS, limits, args.port, scratch)
+    ours = pagoda(OURS, limits, args.port, scratch, options_of(args.set))
     if args.peer == NOBODY:
         return [ours]
     if args.peer == VLLM:
         return [ours, vllm(limits, args.port + 1, args.vllm_packages, args.vllm_options)]
-    return [ours, pagoda(f"{OURS} again", limits, args.port + 1, scratch)]
+    again = options_of(args.peer_set)
+    return [ours, pagoda(f"{OURS} again", limits, args.port + 1, scratch, again)]
+
+
+def options_of(pairs: list[str]) -> dict[str, Any]:
+    """Read NAME=VALUE, each value as YAML.
+
+    Raises:
+        ValueError: if one has no `=`.
+    """
+    for pair in pairs:
+        if "=" not in pair:
+            raise ValueError(f"'{pair}' is no option: write NAME=VALUE")
+    return {name: yaml.safe_load(value) for name, value in (it.split("=", 1) for it in pairs)}
 
 
 @contextmanager
@@ -225,23 +270,20 @@ def _started(
 
 def _measure(
     args: argparse.Namespace, contender: Contender, server: ServerProcess, case: Case
-) -> Pass:
+) -> Loaded:
     settings = LoadSettings(
         url=contender.url, vocab_size=args.vocab_size, seed=args.seed, drain_s=args.drain_s
     )
-    processes = server.processes()
-    cpu_s, machine_s = sum(cpu_seconds(processes).values()), machine_cpu_seconds()
+    before, own_s = cpu_by_process(server.processes()), time.process_time()
     [result] = asyncio.run(drive(settings, [case]))
-    return pass_of(
+    own_s = time.process_time() - own_s
+    # also of processes that have begun meanwhile; of those that have ended nothing is known
+    after = cpu_by_process(server.processes())
+    figures = pass_of(
         contender.name,
         case.label,
         result.run,
-        server_cpu_s=sum(cpu_seconds(processes).values()) - cpu_s,
-        machine_cpu_s=machine_cpu_seconds() - machine_s,
+        server_cpu_s=sum(cpu_s - before.get(process, 0.0) for process, cpu_s in after.items()),
+        client_cpu_s=own_s,
     )
-
-
-def machine_cpu_seconds() -> float:
-    """CPU seconds that all processes of the machine have taken so far."""
-    times = psutil.cpu_times()
-    return float(times.user + times.nice + times.system + times.irq + times.softirq)
+    return Loaded(figures, result.run)

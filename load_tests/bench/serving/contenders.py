@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -56,8 +57,18 @@ class Contender:
         return {**os.environ, **self.environment}
 
 
-def pagoda(name: str, limits: ServerLimits, port: int, scratch: Path) -> Contender:
-    """Return `pagoda serve` of the file that users start with, with another model and limits."""
+def pagoda(
+    name: str,
+    limits: ServerLimits,
+    port: int,
+    scratch: Path,
+    further: Mapping[str, Any] = MappingProxyType({}),
+) -> Contender:
+    """Return `pagoda serve` of the file that users start with, with another model and limits.
+
+    Args:
+        further: options of the application, instead of those that follow from the limits.
+    """
     options: dict[str, Any] = {
         "model": str(limits.model),
         "served_model_name": "served",
@@ -73,7 +84,7 @@ def pagoda(name: str, limits: ServerLimits, port: int, scratch: Path) -> Contend
     config = yaml.safe_load((ROOT / "serve_config.yaml").read_text(encoding="utf-8"))
     config["http_options"]["port"] = port
     [application] = config["applications"]
-    application["args"] |= options
+    application["args"] |= options | dict(further)
     path = scratch / f"{name}.yaml"
     path.write_text(yaml.safe_dump(config), encoding="utf-8")
     return Contender(

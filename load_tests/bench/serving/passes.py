@@ -19,7 +19,8 @@ MEASURES: Mapping[str, tuple[str, bool]] = {
     "backlog": ("ms", False),
     "tokens_per_s": ("tok/s", True),
     "server_cpu_s": ("s", False),
-    "machine_cpu_s": ("s", False),
+    "client_cpu_s": ("s", False),
+    "cpu_s": ("s", False),
 }
 
 
@@ -34,7 +35,8 @@ class Pass:
         backlog: ms, see `backlog_s`.
         tokens_per_s: output, over the whole pass.
         server_cpu_s: CPU seconds of all processes of the server.
-        machine_cpu_s: of the whole machine, the client's among them.
+        client_cpu_s: of the client.
+        cpu_s: of both: what else runs on the machine does not count.
         num_failed: requests without a complete answer.
         invalid: why the client spoiled the pass, or None.
     """
@@ -48,7 +50,8 @@ class Pass:
     backlog: float
     tokens_per_s: float
     server_cpu_s: float
-    machine_cpu_s: float
+    client_cpu_s: float
+    cpu_s: float
     num_failed: int
     invalid: str | None
 
@@ -59,7 +62,7 @@ class Pass:
 
 
 def pass_of(
-    server: str, case: str, run: LoadRun, *, server_cpu_s: float, machine_cpu_s: float
+    server: str, case: str, run: LoadRun, *, server_cpu_s: float, client_cpu_s: float
 ) -> Pass:
     """Sum up what a client has recorded."""
     figures: LoadFigures = measure(run, DEFAULT_OBJECTIVE)
@@ -73,7 +76,8 @@ def pass_of(
         backlog=1e3 * backlog_s(run.records),
         tokens_per_s=figures.output_tokens_per_s,
         server_cpu_s=server_cpu_s,
-        machine_cpu_s=machine_cpu_s,
+        client_cpu_s=client_cpu_s,
+        cpu_s=server_cpu_s + client_cpu_s,
         num_failed=figures.num_requests - figures.num_finished,
         invalid=figures.invalid,
     )

@@ -1,6 +1,7 @@
 """The processes of one `serve run`: finding them, what they are for, what they weigh."""
 
 import re
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -31,6 +32,8 @@ ROLES = (
     ("multiprocessing", "multiprocessing helper"),
     ("serve run", "serve run"),
 )
+# how often it is looked whether processes have ended of which nothing else tells
+_LOOK_S = 0.1
 _SESSION = re.compile(r"session_\d{4}-\d\d-\d\d_[\d-]+_\d+_\d+")
 
 
@@ -100,7 +103,7 @@ def role_of(command: str) -> str:
 def weigh(processes: Sequence[psutil.Process]) -> list[Weight]:
     """Read the memory of each process that still runs and may be read, the heaviest first."""
     weights = []
-    for process in processes:
+    for process in filter(still_runs, processes):
         try:
             memory, command = process.memory_full_info(), _command(process)
         except (psutil.NoSuchProcess, psutil.AccessDenied):
@@ -120,19 +123,44 @@ def cpu_seconds(processes: Sequence[psutil.Process]) -> dict[str, float]:
     return seconds
 
 
+def cpu_by_process(processes: Sequence[psutil.Process]) -> dict[psutil.Process, float]:
+    """CPU seconds so far of each process that still runs."""
+    seconds = {}
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            seconds[process] = times.user + times.system
+    return seconds
+
+
 def wait_gone(processes: Sequence[psutil.Process], timeout_s: float) -> list[psutil.Process]:
     """Wait until all have ended; returns those that still run after the timeout."""
-    _, alive = psutil.wait_procs(processes, timeout=timeout_s)
-    return [process for process in alive if still_runs(process)]
+    until_s = time.monotonic() + timeout_s
+    while alive := [process for process in processes if still_runs(process)]:
+        left_s = until_s - time.monotonic()
+        if left_s <= 0:
+            break
+        # shortly each time: one that its parent does not ask about stays in the list of processes
+        psutil.wait_procs(alive, timeout=min(_LOOK_S, left_s))
+    # takes note of ends of this process's own children
+    psutil.wait_procs(processes, timeout=0)
+    return alive
 
 
-def end(processes: Sequence[psutil.Process], timeout_s: float = 5.0) -> None:
-    """Terminate processes, and kill those that do not end."""
+def end(processes: Sequence[psutil.Process], timeout_s: float = 5.0) -> list[str]:
+    """Terminate processes, and kill those that do not end, which takes twice the timeout at most.
+
+    Returns:
+        What those are for that had to be killed.
+    """
     for process in processes:
         _signal(process.terminate)
-    for process in wait_gone(processes, timeout_s):
+    late = wait_gone(processes, timeout_s)
+    roles = [role_of(_command(process)) for process in late]
+    for process in late:
         _signal(process.kill)
-    psutil.wait_procs(processes, timeout=timeout_s)
+    wait_gone(late, timeout_s)
+    return roles
 
 
 def still_runs(process: psutil.Process) -> bool:

@@ -6,7 +6,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -20,6 +20,8 @@ POLL_S = 0.05
 # how often its processes are listed while it starts; each time takes milliseconds of CPU
 LIST_S = 1.0
 REQUEST_TIMEOUT_S = 60.0
+# a killed process is gone at once, unless the kernel waits for a device
+_KILLED_S = 5.0
 PROMPT = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8, "stream": True}
 
 
@@ -112,10 +114,13 @@ class ServerProcess:
         """
         return int(self._root.wait(limit_s))
 
-    def close(self) -> None:
-        """End whatever still runs."""
-        end(self.processes())
-        self._root.wait()
+    def close(self, limit_s: float = 5.0) -> None:
+        """End whatever still runs; what has not ended in time is killed, which is said."""
+        killed = end(self.processes(), limit_s)
+        if killed:
+            print(f"killed, since they did not end: {', '.join(sorted(killed))}", flush=True)
+        with suppress(psutil.TimeoutExpired):
+            self._root.wait(_KILLED_S)
 
     def _until(self, what: str, is_true: Callable[[], bool], limit_s: float) -> float:
         list_at_s = 0.0

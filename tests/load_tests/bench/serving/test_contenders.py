@@ -43,6 +43,13 @@ def test_ours_is_the_users_file_with_the_limits_in_it(limits: ServerLimits, tmp_
     assert contender.url == "http://127.0.0.1:8111"
 
 
+def test_ours_may_have_further_options(limits: ServerLimits, tmp_path: Path) -> None:
+    pagoda("ours", limits, 8111, tmp_path, {"max_num_seqs": 12, "inter_token_latency_ms": 9})
+    [application] = yaml.safe_load((tmp_path / "ours.yaml").read_text())["applications"]
+    assert application["args"]["max_num_seqs"] == 12
+    assert application["args"]["inter_token_latency_ms"] == 9
+
+
 def test_on_a_cpu_no_share_of_a_card_is_asked_for(tmp_path: Path) -> None:
     limits = ServerLimits(
         model=model_folder("tiny", tmp_path),

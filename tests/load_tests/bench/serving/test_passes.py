@@ -17,7 +17,8 @@ PASS = Pass(
     backlog=3.0,
     tokens_per_s=400.0,
     server_cpu_s=2.0,
-    machine_cpu_s=3.0,
+    client_cpu_s=1.0,
+    cpu_s=3.0,
     num_failed=0,
     invalid=None,
 )

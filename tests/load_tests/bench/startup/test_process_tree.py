@@ -6,7 +6,14 @@ from typing import Any
 import psutil
 import pytest
 
-from load_tests.bench.startup.process_tree import ProcessTree, end, role_of, wait_gone, weigh
+from load_tests.bench.startup.process_tree import (
+    ProcessTree,
+    cpu_by_process,
+    end,
+    role_of,
+    wait_gone,
+    weigh,
+)
 
 SESSION = "session_2026-01-02_03-04-05_678901_4242"
 # the child leaves the group, its parent ends: what Ray's daemons do; both wait for the same input
@@ -71,6 +78,24 @@ def test_ending_leaves_no_process(parent: "subprocess.Popen[str]") -> None:
     assert len(wait_gone(alive, 0.0)) == 2
     end(alive)
     assert wait_gone(alive, 0.0) == []
+
+
+def test_what_does_not_heed_the_signal_is_killed_and_named() -> None:
+    program = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True)"
+    deaf = psutil.Popen(
+        [sys.executable, "-c", f"{program}; signal.pause()"], stdout=subprocess.PIPE
+    )
+    with deaf.stdout:
+        deaf.stdout.readline()
+    assert end([deaf], timeout_s=0.2) == [role_of(sys.executable)]
+    assert not deaf.is_running()
+
+
+def test_cpu_seconds_are_those_of_each_process_that_runs() -> None:
+    own = psutil.Process()
+    gone = psutil.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    assert list(cpu_by_process([gone, own])) == [own]
 
 
 def test_memory_is_read_of_running_processes_only(parent: "subprocess.Popen[str]") -> None:

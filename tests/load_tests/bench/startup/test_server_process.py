@@ -56,6 +56,18 @@ def test_a_server_is_watched_until_its_first_token_and_its_end(tmp_path: Path) -
     assert len(processes) == 1
 
 
+def test_closing_says_what_had_to_be_killed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    server = start(tmp_path, deaf + SERVER.replace("CHUNKS", "2"))
+    server.seconds_until_open(30.0)
+    processes = server.processes()
+    server.close(limit_s=0.2)
+    assert "killed, since they did not end" in capsys.readouterr().out
+    assert wait_gone(processes, 0.0) == []
+
+
 def test_a_chat_without_text_is_an_error(tmp_path: Path) -> None:
     server = start(tmp_path, SERVER.replace("CHUNKS", "1"))
     try:
