@@ -82,11 +82,11 @@ def test_a_model_that_the_paper_has_in_figure_12_only_is_judged_there() -> None:
     panels = {p.name: p for p in live_catalogue(SCALES["quick"].live, rates, "66B")}
     panel = panels["2"]
     results = {
-        cell: (replace(SOME, sustained_per_s=4.0 if cell.system == "paged" else 2.0),) * 2
+        cell: (replace(SOME, sustained_per_s=4.8 if cell.system == "paged" else 2.0),) * 2
         for cell in panel.cells
     }
     found = Findings(runners=("engine", "simulated"), panels={"2": panel}, results=results)
     assert [(row.panel, row.values[0], row.verdict) for row in checks(found)] == [
-        ("12b", "2", "inside"),
-        ("12b", "2", "outside"),
+        ("12b", "2.4", "inside"),
+        ("12b", "2.4", "outside"),
     ]
