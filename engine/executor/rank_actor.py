@@ -128,7 +128,7 @@ class RankActor:
     def see_gpus(self, seen: SeenGpus) -> None:
         """Have `load` see these GPUs, and take the one with the rank's index."""
         see_gpus(seen.ids)
-        self._device_index = seen.index
+        self._device_index = seen.own
 
     def locate_by(self, locate: Callable[[], Path]) -> None:
         """Have `load` find the model on this node, which is another one than the replica's."""

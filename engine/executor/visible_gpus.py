@@ -42,11 +42,11 @@ class SeenGpus(NamedTuple):
 
     Attributes:
         ids: of the GPUs, in the order of their indices.
-        index: of the rank's own.
+        own: index of the rank's own.
     """
 
     ids: tuple[str, ...]
-    index: int
+    own: int
 
 
 async def share_gpus(ranks: Sequence[Any]) -> None:
@@ -57,7 +57,7 @@ async def share_gpus(ranks: Sequence[Any]) -> None:
     """
     given = await asyncio.gather(*(rank.given_gpus.remote() for rank in ranks))
     seen = gpus_to_see(given)
-    words = (f"{','.join(each.ids)}[{each.index}]" if each else "as_given" for each in seen)
+    words = (f"{','.join(each.ids)}[{each.own}]" if each else "as_given" for each in seen)
     logger.info("gpus_seen ranks=%s", " ".join(words))
     pairs = zip(ranks, seen, strict=True)
     await asyncio.gather(*(rank.see_gpus.remote(each) for rank, each in pairs if each))

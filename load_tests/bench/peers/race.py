@@ -168,7 +168,9 @@ def run(
             log = files.path(f"_{len(race.turns)}_{system}.log")
             turn = take_turn(system, knobs, measures, log)
             race = replace(race, turns=(*race.turns, turn))
-            print(f"{system}: {turn.facts}", *turn.errors, sep="\n", flush=True)
+            # at once: the next system may take longer than somebody has
+            lines = _lines(race, turn)
+            print(f"{system}: {turn.facts}", *lines, *turn.errors, sep="\n", flush=True)
             files.write(race.document())
     for places in race.kinds():
         _show(race, places)
@@ -186,6 +188,18 @@ def label(measure: Measure) -> str:
     if not fields.get("num_schemas"):
         del forms["num_schemas"]
     return ", ".join(form.format(fields[name]) for name, form in forms.items() if name in fields)
+
+
+def _lines(race: Race, turn: SystemTurn) -> list[str]:
+    """What a system has measured, a line for each measure."""
+    lines = []
+    for measure, figures in zip(race.measures, turn.figures, strict=True):
+        shown = (
+            f"{_cell(figures, column)} {column.title.replace(chr(10), ' ')}"
+            for column in race.columns(measure)
+        )
+        lines.append(f"  {turn.system}, {label(measure)}: {', '.join(shown)}")
+    return lines
 
 
 def _order(args: argparse.Namespace) -> list[str]:

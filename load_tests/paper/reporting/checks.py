@@ -18,12 +18,12 @@ from load_tests.paper.reporting.paper_values import (
     BEST_BLOCKS,
     FASTER,
     GAINS,
-    MEANS,
     ORACLE,
     PAGED,
     SAVINGS,
     TOP_S,
     Band,
+    means_of,
     number,
     words_of,
 )
@@ -121,9 +121,7 @@ def _means(findings: Findings, name: str) -> Iterator[PaperCheck]:
     panel = findings.panels[name]
     model = panel.cells[0].model
     what = "slots that hold a token (%)" if panel.y == "filled" else "sequences in the batch"
-    # the paper has them for one model
-    means = MEANS[name] if model == "13B" else ()
-    for label, paper in zip(panel.curves, means, strict=bool(means)):
+    for label, paper in zip(panel.curves, means_of(name, model), strict=False):
         allowed = 3.0 if panel.y == "filled" else 0.1 * paper
         # the batch of Alpaca's rate that memory does not limit depends on the card
         if findings.is_live and name == "13b" and label == PAGED:

@@ -15,9 +15,7 @@ PAGED, ORACLE, POW2, MAX, FASTER = (label for label, _ in SYSTEMS.values())
 # as a request of few tokens is answered with its whole batch; here the queue decides
 TOP_S = 1.0
 _VALUES: Mapping[str, Any] = json.loads((DATA / "paper_values.json").read_text(encoding="utf-8"))
-# shares of slots and batches of paged / Oracle / Pow2 / Max: printed in the figures; of figure 2
-# the first three and in the text
-MEANS: Mapping[str, Sequence[float]] = _VALUES["means"]
+_MEANS: Mapping[str, Sequence[float]] = _VALUES["means"]
 # percent of blocks with 2 and 6 sequences, by panel and data set
 SAVINGS: Mapping[str, Mapping[str, Sequence[float]]] = _VALUES["savings"]
 # sustained rate of the paged system as a multiple of a baseline's: paper's words, band. With
@@ -25,6 +23,14 @@ SAVINGS: Mapping[str, Mapping[str, Sequence[float]]] = _VALUES["savings"]
 GAINS: Mapping[str, Sequence[tuple[str, str, Band]]] = _VALUES["gains"]
 # best block sizes of figure 18b by data set: paper's words, band
 BEST_BLOCKS: Mapping[str, tuple[str, Band]] = _VALUES["best_blocks"]
+
+
+def means_of(panel: str, model: str) -> Sequence[float]:
+    """Shares of slots and batches of paged / Oracle / Pow2 / Max; none but those of OPT-13B.
+
+    They are printed in the figures; of figure 2 the first three and in the text.
+    """
+    return _MEANS.get(panel, ()) if model == "13B" else ()
 
 
 def words_of(band: Band) -> str:

@@ -14,7 +14,7 @@ from load_tests.paper.experiments.cells import USES
 from load_tests.paper.experiments.opt_models import NUM_TOKENS, RecoveryTimes
 from load_tests.paper.experiments.panels import Panel
 from load_tests.paper.findings import BatchOverTime, Findings
-from load_tests.paper.reporting.paper_values import MEANS, PAGED, SAVINGS
+from load_tests.paper.reporting.paper_values import PAGED, SAVINGS, means_of
 
 # (rows, columns) of panels in the paper
 LAYOUTS = {"12": (2, 3), "14": (2, 3)}
@@ -132,8 +132,8 @@ def _bars(axes: Axes, panel: Panel, findings: Findings) -> None:
                 label=(word if panel.y != "filled" else "" if runner else use),
             )
             bottoms[runner] = [a + b for a, b in zip(bottoms[runner], values, strict=True)]
-    if panel.name in MEANS:
-        axes.plot(range(len(labels)), MEANS[panel.name], "k_", markersize=24, label="paper")
+    if paper := means_of(panel.name, panel.cells[0].model):
+        axes.plot(range(len(labels)), paper, "k_", markersize=24, label="paper")
     axes.set_xticks(range(len(labels)), labels, fontsize=7)
 
 

@@ -42,7 +42,7 @@ def test_ranks_with_parts_of_one_gpu_have_one_index() -> None:
 
 def test_a_rank_of_several_gpus_takes_its_first() -> None:
     seen = gpus_to_see([GivenGpus("a", ("0", "1")), GivenGpus("a", ("2", "3"))])
-    assert [each.index for each in seen if each] == [0, 2]
+    assert [each.own for each in seen if each] == [0, 2]
 
 
 @pytest.mark.parametrize("gpu", ["", "MIG-GPU-b1/1/0"])

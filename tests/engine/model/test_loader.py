@@ -187,6 +187,22 @@ def test_progress_counts_a_tensor_in_sections_once(tmp_path: Path) -> None:
     assert max(done for done, _ in progress) == progress[-1][1]
 
 
+@pytest.mark.parametrize("name", ["opt", "gpt2", "tied_llama3", "qwen3_moe"])
+def test_progress_of_dummy_weights_grows_to_their_bytes(name: str, tmp_path: Path) -> None:
+    tiny = save_tiny(name, tmp_path)
+    progress: list[tuple[int, int]] = []
+    backend = ReferenceBackend(torch.device("cpu"), torch.float32)
+    config = tiny.config(load_format="dummy")
+    load_model(config, backend, TensorParallel(), lambda *step: progress.append(step))
+    assert progress == sorted(progress)
+    (total,) = {total for _, total in progress}
+    assert (progress[0][0], progress[-1][0]) == (0, total)
+    # what is stored, and a bit for the names and shapes of the file
+    assert (
+        0.8 * (tiny.folder / _FILE).stat().st_size < total <= (tiny.folder / _FILE).stat().st_size
+    )
+
+
 @pytest.mark.parametrize("name", ["opt", "opt_norms_last", "gpt2"])
 def test_dummy_weights_need_only_the_shape(name: str, tmp_path: Path) -> None:
     tiny = save_tiny(name, tmp_path)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from engine.errors import ConfigError
 from engine.model.norms import RmsNorm, add_sum
-from engine.model.parallel import TensorParallel, store_at
+from engine.model.parallel import TensorParallel, local_device, store_at
 from kernels.reference import ReferenceBackend
 from kernels.row_sums import NormWeights
 
@@ -105,3 +105,17 @@ def test_a_norm_is_part_of_the_sum_before_it() -> None:
     normed = add_sum(norm, x, residual, one_rank, is_deterministic=False)
     assert torch.equal(residual, x)
     assert torch.equal(normed, norm(x))
+
+
+def test_a_rank_takes_the_gpu_of_its_index_or_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    # ranks 0 and 2 of one node
+    assert local_device("cuda", 2, 1) == torch.device("cuda", 1)
+    assert local_device("cuda", 3) == torch.device("cuda", 1)
+    assert local_device("cuda", 2) == torch.device("cuda", 0)
+    assert taken == [1, 1, 0]
+    with pytest.raises(ConfigError, match=r"rank 5 is to take GPU 2 .* finds 2"):
+        local_device("cuda", 5, 2)

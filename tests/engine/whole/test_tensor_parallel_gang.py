@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from engine.errors import EngineError
-from engine.runtime.replica.gang import GangOptions
+from engine.runtime.replica.gang import GangOptions, start_gang
 from engine.runtime.replica.start import start_replica
 from engine.types import SamplingParams
 from tests.engine.executor.ranks import prefill
@@ -131,6 +131,32 @@ def test_gpus_generate_what_one_cpu_does(
     with processes.gang(config, tmp_path) as executor:
         several = run(tiny, PROMPTS, SAMPLINGS, max_num_seqs=16, connect=lambda _: executor)
     assert tokens_of(several) == tokens_of(single)
+
+
+@pytest.mark.gpu
+@pytest.mark.ray
+@pytest.mark.usefixtures("gpus")
+@pytest.mark.parametrize("size", [2])
+async def test_ranks_that_ray_gave_a_gpu_each_write_to_each_other_s(
+    size: int, ray_cluster: None, tiny: TinyModel
+) -> None:
+    config = tiny.config(tensor_parallel_size=size, device="cuda")
+    gang = await start_gang(config, GangOptions(num_cpus_per_rank=0.1, num_gpus_per_rank=1.0))
+    try:
+        asked = [
+            rank.actor.__ray_call__.remote(
+                lambda actor: (
+                    str(actor._worker._runtime.device),
+                    actor._worker._parallel.row_sums is not None,
+                )
+            )
+            for rank in gang._ranks
+        ]
+        found = await asyncio.gather(*asked)
+    finally:
+        gang.channel.close()
+        await gang.close()
+    assert found == [(f"cuda:{rank}", True) for rank in range(size)]
 
 
 @pytest.mark.gpu

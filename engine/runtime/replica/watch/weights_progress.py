@@ -43,7 +43,8 @@ class WeightsProgress:
             # the load itself fails, too
             logger.debug("no_progress reason=%s", error)
             return
-        done, total = (sum(each[column] for each in found) for column in (0, 1))
+        done = sum(each.done_bytes for each in found)
+        total = sum(each.total_bytes for each in found)
         times = [each.took_s for each in found if each.took_s is not None]
         if len(times) == len(found):
             self._is_over = True

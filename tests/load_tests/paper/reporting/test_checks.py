@@ -81,14 +81,12 @@ def test_a_model_that_the_paper_has_in_figure_12_only_is_judged_there() -> None:
     rates = {SHAREGPT: 3.0, ORACLE: 1.0}
     panels = {p.name: p for p in live_catalogue(SCALES["quick"].live, rates, "66B")}
     panel = panels["2"]
-    both = (CellResult(**asdict(SOME)), CellResult(**asdict(SOME)))
-    results = dict.fromkeys(panel.cells, both)
-    (paged,) = (cell for cell in panel.cells if cell.system == "paged")
-    results[paged] = tuple(
-        replace(result, sustained_per_s=2.0 * result.sustained_per_s) for result in both
-    )
+    results = {
+        cell: (replace(SOME, sustained_per_s=4.8 if cell.system == "paged" else 2.0),) * 2
+        for cell in panel.cells
+    }
     found = Findings(runners=("engine", "simulated"), panels={"2": panel}, results=results)
     assert [(row.panel, row.values[0], row.verdict) for row in checks(found)] == [
-        ("12b", "2", "inside"),
-        ("12b", "2", "outside"),
+        ("12b", "2.4", "inside"),
+        ("12b", "2.4", "outside"),
     ]
