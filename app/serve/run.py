@@ -85,7 +85,10 @@ def _start_ray(*, has_dashboard: bool, num_gpus: int) -> None:
         SystemExit: once it was said that this machine has fewer GPUs than are needed.
     """
     ray.init("local", namespace=SERVE_NAMESPACE, include_dashboard=has_dashboard)
-    found = int(ray.cluster_resources().get("GPU", 0)) if num_gpus else 0
+    if not num_gpus:
+        return
+    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    found = int(resources.get("GPU", 0))
     if found < num_gpus:
         sys.stderr.write(
             f"error: device 'cuda' needs {num_gpus} GPU here and Ray finds {found}; look at "
