@@ -38,7 +38,8 @@ RUN cd /tmp/source && python -m pip install --no-cache-dir --no-compile --no-dep
  && python -m compileall -qq --invalidation-mode unchecked-hash $(python -c \
       'import sysconfig; print(*(sysconfig.get_path("purelib") + "/" + each for each in ("app", "engine", "kernels", "load_tests")))') \
  && pagoda version \
- && cp serve_config.yaml /home/pagoda/ && rm -r /tmp/source
+ && cp serve_config.yaml /home/pagoda/ && rm -r /tmp/source \
+ && install -d -o pagoda -g 0 -m 775 /home/pagoda/.cache
 
 LABEL org.opencontainers.image.title=Pagoda \
       org.opencontainers.image.description="Serves large language models on Ray Serve with paged KV memory" \

@@ -2,7 +2,8 @@
 
 Ray Serve keeps `serve run` alive when no application of the file could be started, and after other
 errors lets it end with code 0. It takes the same arguments: `python -m app.serve.run FILE`, and one
-more, `--own-ray`, for a Ray of its own without a dashboard, with `--dashboard` for one with it.
+more, `--own-ray`, for a Ray of its own without a dashboard, with `--dashboard` for one with it and
+with `--gpus N` for one that must find as many GPUs, as without them Serve would wait for ever.
 """
 
 import argparse
@@ -77,9 +78,24 @@ def _runs(application: ApplicationStatusOverview) -> bool:
     return application.status == ApplicationStatus.RUNNING
 
 
-def _start_ray(*, has_dashboard: bool) -> None:
-    """Start a Ray for `serve run`, which would give it a dashboard whether anybody looks or not."""
+def _start_ray(*, has_dashboard: bool, num_gpus: int) -> None:
+    """Start a Ray for `serve run`, which would give it a dashboard whether anybody looks or not.
+
+    Raises:
+        SystemExit: once it was said that this machine has fewer GPUs than are needed.
+    """
     ray.init("local", namespace=SERVE_NAMESPACE, include_dashboard=has_dashboard)
+    if not num_gpus:
+        return
+    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    found = int(resources.get("GPU", 0))
+    if found < num_gpus:
+        sys.stderr.write(
+            f"error: device 'cuda' needs {num_gpus} GPU here and Ray finds {found}; look at "
+            "nvidia-smi and CUDA_VISIBLE_DEVICES, give a container its GPUs (docker run --gpus "
+            "all), lower tensor_parallel_size, or set device to 'cpu'\n"
+        )
+        sys.exit(1)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -87,6 +103,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--own-ray", action="store_true")
     parser.add_argument("--dashboard", action="store_true")
+    parser.add_argument("--gpus", type=int, default=0)
     options, words = parser.parse_known_args(arguments)
     # a shell that starts this in the background has it ignored
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -96,7 +113,7 @@ def main(arguments: Sequence[str]) -> int:
     code = 0
     try:
         if options.own_ray:
-            _start_ray(has_dashboard=options.dashboard)
+            _start_ray(has_dashboard=options.dashboard, num_gpus=options.gpus)
         scripts.cli.main(["run", *words], standalone_mode=False)
     except SystemExit as end:
         # `serve run` ends in the same way after Ctrl-C and after an error of its own

@@ -38,6 +38,7 @@ class ServePlan:
         shown: the file that the user knows.
         folder: of the server; its `config` is what is served.
         engine: of the first application, once it was checked.
+        num_gpus: that one replica of each application needs, once they were checked.
         has_chat: whether its model has a chat template.
         has_dashboard: whether a Ray of its own is to have Ray's dashboard.
     """
@@ -45,6 +46,7 @@ class ServePlan:
     shown: Path
     folder: ServerFolder
     engine: EngineConfig | None = None
+    num_gpus: int = 0
     has_chat: bool = True
     has_dashboard: bool = False
 
@@ -88,6 +90,7 @@ class ServePlan:
         display.say(f"Pagoda {version} · {name} · {self.shown}")
         engines = check_file(self.config, with_weights=with_weights, shown=self.shown)
         self.engine = engine = engines[0]
+        self.num_gpus = sum(each.tensor_parallel_size for each in engines if each.device == "cuda")
         value_bytes = DTYPE_BYTES[engine.dtype]
         parameters = sum(math.prod(shape) for shape in expected_tensors(engine.model).values())
         device = "CPU" if engine.device == "cpu" else f"{engine.tensor_parallel_size} GPU"

@@ -88,6 +88,8 @@ class Server:
         ray = ["--own-ray"] if is_own else ["--address", self._address]
         if is_own and self._plan.has_dashboard:
             ray.append("--dashboard")
+        if is_own and self._plan.num_gpus:
+            ray += ["--gpus", str(self._plan.num_gpus)]
         return ServeRun(
             [sys.executable, "-m", "app.serve.run", *ray, config],
             self._environment,

@@ -61,7 +61,7 @@ def find(path: Path, *, with_model: bool) -> Iterator[Finding]:
     yield Finding(id="config", colour="green", text=f"{path} can be read")
     yield from machine(parsed[0].cache_folder.expanduser())
     yield from environment(variables)
-    yield from gpus()
+    yield from gpus(sum(each.tensor_parallel_size for each in parsed if each.device == "cuda"))
     for config in parsed:
         yield from of_config(config, host)
     yield _ports(path)

@@ -163,10 +163,24 @@ def _key_file(name: str, path: Path) -> Finding:
     )
 
 
-def gpus() -> Iterator[Finding]:
-    """NVIDIA's driver, where there are devices."""
-    if not any(Path("/dev").glob("nvidia[0-9]*")):
-        yield Finding(id="gpu", colour="green", text="no NVIDIA GPU; the CPU computes")
+def gpus(num_needed: int = 0) -> Iterator[Finding]:
+    """NVIDIA's driver, where there are devices.
+
+    Args:
+        num_needed: GPUs that the configuration asks for.
+    """
+    num_found = len(list(Path("/dev").glob("nvidia[0-9]*")))
+    if num_found < num_needed:
+        yield Finding(
+            id="gpu",
+            colour="red",
+            text=f"{num_needed} GPU are asked for, {num_found} found",
+            fix="give a container its GPUs (docker run --gpus all), lower tensor_parallel_size, "
+            "or set device: cpu",
+        )
+    if not num_found:
+        if not num_needed:
+            yield Finding(id="gpu", colour="green", text="no NVIDIA GPU; the CPU computes")
         return
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:

@@ -114,6 +114,23 @@ def test_a_ray_of_its_own_has_a_dashboard_only_if_asked(
     assert fake.arguments == ["run", "file"]
 
 
+@pytest.mark.parametrize(("num_needed", "code"), [(1, 0), (2, 0), (3, 1)])
+def test_gpus_that_this_machine_does_not_have_end_the_start(
+    fake: Serve,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    num_needed: int,
+    code: int,
+) -> None:
+    monkeypatch.setattr(ray, "init", lambda *_, **__: None)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 2.0, "GPU": 2.0})
+    fake.work = interrupt
+    assert run.main(["--own-ray", "--gpus", str(num_needed), "file"]) == code
+    written = capsys.readouterr().err
+    assert ("error: device 'cuda' needs 3 GPU here and Ray finds 2; " in written) == bool(code)
+    assert fake.arguments == ([] if code else ["run", "file"])
+
+
 def test_the_end_that_the_user_asks_for_is_none_of_an_error(fake: Serve) -> None:
     fake.work = interrupt
     assert run.main(["file"]) == 0

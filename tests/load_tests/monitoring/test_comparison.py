@@ -3,7 +3,7 @@ from array import array
 import pytest
 
 from load_tests.http.client import Record
-from load_tests.monitoring.comparison import compare
+from load_tests.monitoring.comparison import Means, compare, compare_means
 from load_tests.traffic.schedule import TimedRequest
 
 START_S = 1000.0
@@ -50,3 +50,21 @@ def test_three_percent_is_close() -> None:
     assert first.is_close
     [first, *_] = compare(lambda *_: 0.96, [record(0, 1, 9)], START_S, START_S + 12)
     assert not first.is_close
+
+
+def test_means_of_a_foreign_generator_stand_there_as_well() -> None:
+    asked = []
+
+    def ask(expression: str, at_s: float) -> float:
+        asked.append(expression)
+        return 64.0
+
+    means = Means(first_s=0.5, gap_s=0.1, whole_s=2.0, num_tokens=640, load_s=10.0)
+    *_, rate = found = compare_means(ask, means, START_S, START_S + 12)
+    assert [each.client for each in found] == [0.5, 0.1, 2.0, 64.0]
+    assert rate.is_close
+    [expression] = {each for each in asked if "generated" in each}
+    assert expression == (
+        "(sum(pagoda_generated_tokens_total) - "
+        "sum(pagoda_generated_tokens_total offset 12000ms)) / 10.000"
+    )

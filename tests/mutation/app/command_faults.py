@@ -17,10 +17,25 @@ from app.models.conversion.pickled_weights import _load, convert_pickled
 from app.models.model_store import _with_weights, commit_of
 from app.preflight import check
 from app.serve.private_port import keep_private_port
+from app.serve.run import _start_ray
 from tests.mutation.mutant import Fault
 
 COMMAND_FAULTS = [
     # command
+    Fault(
+        what="a server waits for GPUs that its machine does not have",
+        function=_start_ray,
+        old="found < num_gpus",
+        new="False",
+        noticed_by="test_gpus_that_this_machine_does_not_have_end_the_start",
+    ),
+    Fault(
+        what="the GPUs of the first application are all that is looked for",
+        function=ServePlan.check,
+        old="for each in engines",
+        new="for each in engines[:1]",
+        noticed_by="test_the_gpus_of_every_application_are_needed",
+    ),
     Fault(
         what="only the raylet is watched",
         function=RayNode.lost,

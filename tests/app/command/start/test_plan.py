@@ -111,3 +111,17 @@ def test_a_context_too_short_for_a_greeting_is_warned_of(stack: ExitStack, tmp_p
     assert "warning" not in checked(plan(stack, *words))
     shown = checked(plan(stack, *words, "--max-model-len", "4"))
     assert "too few for an answer; raise max_model_len" in shown
+
+
+def test_the_gpus_of_every_application_are_needed(stack: ExitStack, tmp_path: Path) -> None:
+    [app] = yaml.safe_load((ROOT / "serve_config.yaml").read_text())["applications"]
+    words = model_words(tmp_path)
+    args = {"model": words[1], "load_format": "dummy", "num_blocks": 16, "max_num_seqs": 4}
+    devices = {"a": "cpu", "b": "cuda"}
+    apps = [
+        app | {"name": name, "route_prefix": f"/{name}", "args": args | {"device": device}}
+        for name, device in devices.items()
+    ]
+    made = plan(stack, str(write(tmp_path, applications=apps)))
+    checked(made)
+    assert made.num_gpus == 1

@@ -65,6 +65,14 @@ def test_options_that_do_not_suit_the_machine_are_named(tmp_path: Path) -> None:
     }
 
 
+def test_gpus_that_are_asked_for_and_not_there_are_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "glob", lambda *_: iter(()))
+    assert bad(gpus()) == {}
+    assert bad(gpus(2)) == {"gpu": "red"}
+    [finding] = gpus(2)
+    assert finding.text == "2 GPU are asked for, 0 found"
+
+
 def test_gpus_without_a_driver_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "glob", lambda self, pattern: iter([self]))
     monkeypatch.setenv("PATH", "")

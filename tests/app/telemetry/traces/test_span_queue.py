@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
-from starlette.types import ASGIApp
+from starlette.applications import Starlette
 
 from app.http.routes import build_app
 from app.protocol.api_settings import ApiSettings
@@ -166,7 +166,7 @@ async def test_requests_are_answered_and_drops_are_metrics_while_a_collector_han
     assert len(collector.spans) == num_before * _SPANS_EACH
 
 
-def scripted_app(telemetry: Telemetry, num_requests: int) -> ASGIApp:
+def scripted_app(telemetry: Telemetry, num_requests: int) -> Starlette:
     tokenizer = chatml_tokenizer()
     settings = ApiSettings(
         model_id="tiny", created_s=0, max_model_len=512, vocab_size=len(tokenizer.vocabulary)
