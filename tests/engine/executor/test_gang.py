@@ -75,11 +75,11 @@ def test_waiting_ends_when_an_answer_is_there(ranks: Ranks) -> None:
     ranks.executor.submit(prefill(0))
     ranks.executor.wait(0.0)
     ranks.reply(1, 0)
-    # of the deadline of a test
     ranks.executor.wait(3600.0)
     ranks.executor.submit(prefill(1))
     ranks.reply(0, 0)
     ranks.reply(1, 1)
+    # takes in what has come of the second rank, too
     ranks.executor.collect()
     ranks.executor.wait(3600.0)
 
