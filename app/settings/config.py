@@ -167,6 +167,8 @@ class AppConfig(BaseModel):
         shown=f"{by_device(DEFAULT_MAX_NUM_BATCHED_TOKENS)}; at least `max_num_seqs`",
     )
     lone_prompt_tokens: int = engine_option("lone_prompt_tokens")
+    long_step_share: float = engine_option("long_step_share")
+    late_plans: bool = engine_option("late_plans")
     inter_token_latency_ms: float | None = engine_option(
         "inter_token_latency_s",
         default=None,

@@ -124,6 +124,14 @@ class EngineConfig:
     run_ahead: int = field(
         default=2, metadata=documented("steps that are in flight at once; 1 waits for each result")
     )
+    late_plans: bool = field(
+        default=True,
+        metadata=documented(
+            "plan a step only when the device is about to need it, so that a request which comes "
+            "during a step is in the next one; without it a step is planned when the one before "
+            "begins, and requests wait for both"
+        ),
+    )
     compiled_kernels: bool = field(
         default=True,
         metadata=documented(

@@ -135,6 +135,17 @@ class SchedulerConfig:
             "prefixes that one tenant (API key and `cache_salt`) may pin at a time", ge=1, le=65536
         ),
     )
+    long_step_share: float = field(
+        default=0.008,
+        metadata=documented(
+            "share of the steps with decodes that long prompts may make more than 2.5 times as "
+            "long as one of only decodes; further prompts are cut, unless so many wait that this "
+            "would hold them up; 1 cuts none"
+            ", `inter_token_latency_ms` all of them",
+            ge=0,
+            le=1,
+        ),
+    )
     inter_token_latency_s: float = field(
         default=0.0,
         metadata=documented(

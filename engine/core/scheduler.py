@@ -81,6 +81,8 @@ class Scheduler:
         self._budget = TokenBudget(config)
         self._decoding = Decoding(block_manager)
         self._in_flight: deque[PlannedStep] = deque()
+        # since when the first of them is carried out
+        self._begun_s = 0.0
         # of beams since the last plan
         self._forks: list[BeamFork] = []
         self._next_sequence_id = 0
@@ -91,6 +93,14 @@ class Scheduler:
     def num_in_flight(self) -> int:
         """Plans whose result is still to come."""
         return len(self._in_flight)
+
+    def busy_until_s(self) -> float:
+        """Until when plans in flight last at the least, on the clock of `update`; 0 without any."""
+        plans = [planned.plan for planned in self._in_flight]
+        if not plans:
+            return 0.0
+        steps = ((len(plan.decode_rows), len(plan.prefill_tokens)) for plan in plans)
+        return self._begun_s + sum(self._budget.least_s(*step) for step in steps)
 
     @property
     def has_work(self) -> bool:
@@ -162,7 +172,9 @@ class Scheduler:
         if self._in_flight and self._planner.should_wait():
             return None
         ready = self._queues.ready()
-        num_tokens = self._budget.num_tokens(len(ready), is_lone=len(self._groups) == 1)
+        num_waiting = self._planner.num_to_prefill(self._budget.most_waiting) if ready else 0
+        is_lone = len(self._groups) == 1
+        num_tokens = self._budget.num_tokens(len(ready), num_waiting, is_lone=is_lone)
         planned = PlannedStep(self._next_step, num_tokens, self._config.max_chunk)
         self._planner.plan(planned, ready, self._forks)
         self._forks = []
@@ -172,6 +184,8 @@ class Scheduler:
         if planned.is_empty:
             return None
         self._next_step += 1
+        if not self._in_flight:
+            self._begun_s = now_s
         self._in_flight.append(planned)
         return planned.plan
 
@@ -179,6 +193,7 @@ class Scheduler:
         """Take in the result of the oldest plan in flight."""
         started_s = perf_counter()
         done = self._in_flight.popleft()
+        self._begun_s = now_s
         plan = done.plan
         assert result.step == plan.step
         self._preemption.observe(plan, result.elapsed_s)

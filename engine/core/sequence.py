@@ -72,6 +72,11 @@ class Sequence:
         """Whether known tokens are still to be prefilled."""
         return self.num_scheduled < self.prefill_end
 
+    @property
+    def num_to_prefill(self) -> int:
+        """Known tokens that are still to be prefilled."""
+        return max(0, self.prefill_end - self.num_scheduled)
+
     def known_tokens(self, start: int, count: int) -> IntColumn:
         """Tokens [start, start + count) of prompt and output, int32."""
         split = len(self.prompt)

@@ -27,6 +27,7 @@ class RankReply:
         result_checksum: 32 bits of the rows and tokens that the rank sampled.
         result: of rank 0 only.
         spoiled_slots: what this rank did not find in its swap space, see `StepResult`.
+        enqueue_s: seconds from the arrival of the plan until the device had its work.
         error: why the step failed; empty where it did not.
     """
 
@@ -35,14 +36,20 @@ class RankReply:
     result_checksum: int = 0
     result: StepResult | None = None
     spoiled_slots: IntColumn = field(default_factory=int32)
+    enqueue_s: float = field(default=0.0, compare=False)
     error: str = ""
 
+
+# what the longest time of a rank to take a plan loses of its weight with each step
+_FORGETTING = 0.98
 
 PLANS = Codec(StepPlan)
 REPLIES = Codec(RankReply)
 
 
-def reply_to(message: bytes, result: StepResult, *, with_result: bool) -> RankReply:
+def reply_to(
+    message: bytes, result: StepResult, *, with_result: bool, enqueue_s: float = 0.0
+) -> RankReply:
     """A rank's answer to the plan in `message`, with the result or with its checksum only."""
     return RankReply(
         step=result.step,
@@ -50,6 +57,7 @@ def reply_to(message: bytes, result: StepResult, *, with_result: bool) -> RankRe
         result_checksum=crc32(result.tokens, crc32(result.rows)),
         result=result if with_result else None,
         spoiled_slots=result.spoiled_slots,
+        enqueue_s=enqueue_s,
     )
 
 
@@ -62,6 +70,10 @@ class GangExecutor:
     """Send every plan to all ranks, then wait until all have answered.
 
     Implements `engine.core.executor.Executor`.
+
+    Attributes:
+        enqueue_s: longest time of late that a rank has taken to hand a plan to its device.
+        submitted_s: when the latest plan was sent, on the clock of `time.monotonic`.
     """
 
     def __init__(
@@ -79,6 +91,8 @@ class GangExecutor:
         """
         self.capacity = capacity
         self.run_ahead = run_ahead
+        self.enqueue_s = 0.0
+        self.submitted_s = 0.0
         self._channels = channels
         self._step_deadline_s = step_deadline_s
         # number and checksum of the plans in flight
@@ -101,6 +115,12 @@ class GangExecutor:
             except ChannelClosed as error:
                 raise WorkerDied(f"rank {rank} died before step {plan.step}") from error
         self._plans.append((plan.step, crc32(message)))
+        self.submitted_s = time.monotonic()
+
+    def wait(self, seconds: float) -> None:
+        """Wait so long, or until an answer arrives."""
+        if not any(self._replies):
+            self._selector.select(seconds)
 
     def collect(self) -> StepResult:
         """Wait for all ranks' answers to the oldest plan.
@@ -118,6 +138,8 @@ class GangExecutor:
                 f"step {step} was answered with {[reply.step for reply in replies]}"
             )
         _compare(checksum, replies)
+        latest_s = max(reply.enqueue_s for reply in replies)
+        self.enqueue_s = max(latest_s, _FORGETTING * self.enqueue_s)
         result = replies[0].result
         if result is None:
             raise InvariantViolated(f"rank 0 gave no result for step {step}")

@@ -1,6 +1,7 @@
 """What a rank does for as long as it serves: plans come in through a channel, answers go out."""
 
 import logging
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -30,10 +31,17 @@ def serve_plans(worker: RankWorker, channel: Channel, *, is_first: bool) -> None
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="answers") as answers:
             while True:
                 message = channel.recv()
+                arrived_s = time.perf_counter()
                 plan = PLANS.decode(message)
                 wait = _enqueue(worker, plan)
+                reply = partial(
+                    reply_to,
+                    message,
+                    with_result=is_first,
+                    enqueue_s=time.perf_counter() - arrived_s,
+                )
                 # in order: a plan that failed at once is answered after those before it, too
-                answers.submit(_answer, channel, message, plan.step, wait, is_first)
+                answers.submit(_answer, channel, plan.step, wait, reply)
     except ChannelClosed as closed:
         logger.info("channel_closed reason=%s", closed)
     except InvariantViolated as error:
@@ -57,11 +65,14 @@ def _raise(error: Exception) -> NoReturn:
 
 
 def _answer(
-    channel: Channel, message: bytes, step: int, wait: Callable[[], StepResult], is_first: bool
+    channel: Channel,
+    step: int,
+    wait: Callable[[], StepResult],
+    reply_with: Callable[[StepResult], RankReply],
 ) -> None:
-    """Wait for the result of the plan in `message`; after a failure the channel is closed."""
+    """Wait for the result of a plan and send it; after a failure the channel is closed."""
     try:
-        reply = reply_to(message, wait(), with_result=is_first)
+        reply = reply_with(wait())
     except Exception as error:  # process border: the scheduler must get any failure as an answer
         logger.exception("step_failed step=%d", step)
         reply = RankReply(step=step, error=f"{type(error).__name__}: {error}")

@@ -23,7 +23,12 @@ logger = logging.getLogger(__name__)
 
 
 def run_engine(
-    engine: Engine, channel: Channel, capacity: Capacity, clock: Callable[[], float]
+    engine: Engine,
+    channel: Channel,
+    capacity: Capacity,
+    clock: Callable[[], float],
+    *,
+    hold: Callable[[], None] = lambda: None,
 ) -> None:
     """Drive an engine by the commands of a replica until the channel ends; outputs go back by it.
 
@@ -32,6 +37,7 @@ def run_engine(
 
     Args:
         clock: seconds; requests get their arrival from it.
+        hold: waits until the next plan is due, see `LatePlans.hold`.
 
     Raises:
         ChannelClosed: when the replica is gone or has closed the channel.
@@ -39,6 +45,7 @@ def run_engine(
     """
     stats = idle_stats(capacity)
     while True:
+        hold()
         for command in _commands(channel, wait=not engine.has_work):
             answer = _carry_out(engine.scheduler, command, clock, stats)
             if answer is not None:

@@ -19,6 +19,7 @@ from engine.executor.gang import GangExecutor
 from engine.executor.process_id import ProcessId, own_process_id
 from engine.executor.process_log import log_from_actor
 from engine.executor.tcp_channel import connect_to
+from engine.runtime.late_plans import LatePlans
 from engine.runtime.loop import run_engine
 from engine.types import Capacity
 
@@ -38,11 +39,13 @@ class SchedulerActor:
         *,
         run_ahead: int,
         step_deadline_s: float,
+        late_plans: bool = False,
     ) -> None:
         log_from_actor("scheduler")
         self._config = config
         self._run_ahead = run_ahead
         self._step_deadline_s = step_deadline_s
+        self._late_plans = late_plans
 
     def start(
         self,
@@ -69,6 +72,9 @@ class SchedulerActor:
         clock = EngineClock()
         engine = Engine(self._config, executor, clock=clock)
         run = partial(run_engine, engine, channel, capacity, clock.now_s)
+        if self._late_plans:
+            late = LatePlans(engine.scheduler.busy_until_s, executor, clock.now_s)
+            run = partial(run, hold=late.hold)
         # all objects of now live as long as the process: the garbage collector need not visit them
         gc.freeze()
         threading.Thread(target=_run, args=(run, executor, channel), name="engine").start()

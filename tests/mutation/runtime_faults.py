@@ -1,6 +1,7 @@
 """Faults of the processes of an engine replica and of the client that talks to it."""
 
 from tests.mutation.client_faults import CLIENT_FAULTS
+from tests.mutation.pace_faults import PACE_FAULTS
 from tests.mutation.replica.flow_faults import FLOW_FAULTS
 from tests.mutation.replica.gang_faults import GANG_FAULTS
 from tests.mutation.replica_faults import REPLICA_FAULTS
@@ -12,4 +13,5 @@ RUNTIME_FAULTS = [
     *REPLICA_FAULTS,
     *CLIENT_FAULTS,
     *FLOW_FAULTS,
+    *PACE_FAULTS,
 ]

@@ -15,6 +15,7 @@ are dropped and its tokens prefilled again later.
 
 from collections.abc import Iterable
 from functools import partial
+from itertools import chain
 
 from engine.core.decoding.decoding import BeamFork
 from engine.core.memory.block_manager import NO_UPDATE, Allocation, BlockManager, BlockTableUpdate
@@ -77,6 +78,17 @@ class Planner:
             pairs = self._block_manager.finish_plan()
             planned.save(pairs, self._swap_keys(slot for _, slot in pairs))
         planned.finish(self._rows)
+
+    def num_to_prefill(self, most: int) -> int:
+        """Prompt tokens that are still to be computed, also of groups that wait; up to `most`."""
+        sizes = chain(
+            (sequence.num_to_prefill for group in self._prefilling for sequence in group.sequences),
+            (len(group.request.prompt) for group in self._queues.waiting),
+        )
+        num_tokens = 0
+        while num_tokens < most and (size := next(sizes, None)) is not None:
+            num_tokens += size
+        return min(num_tokens, most)
 
     def should_wait(self) -> bool:
         """Whether to plan nothing yet, so that beam searches stay in step with each other.

@@ -203,7 +203,10 @@ def _start_ranks(config: EngineConfig, options: GangOptions, folder: Path) -> li
 def _start_scheduler(config: EngineConfig) -> GangProcess:
     actor_class = ray.remote(SchedulerActor)
     actor = actor_class.options(num_cpus=0, max_concurrency=2, **_placement(0)).remote(
-        config.scheduler, run_ahead=config.run_ahead, step_deadline_s=config.step_deadline_s
+        config.scheduler,
+        run_ahead=config.run_ahead,
+        step_deadline_s=config.step_deadline_s,
+        late_plans=config.late_plans,
     )
     return GangProcess(SCHEDULER, actor)
 

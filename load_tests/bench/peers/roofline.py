@@ -41,6 +41,7 @@ def _setup(knobs: Knobs, step_time: RooflineStepTime, *, n: int = 1, beam_width:
             max_model_len=knobs.max_model_len,
             prefix_cache=False,
             prompt_share=1.0,
+            long_step_share=1.0,
         ),
         capacity=Capacity(
             num_blocks=knobs.num_blocks, block_size=knobs.block_size, num_rows=knobs.max_num_seqs

@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     """Race, print the table and write the passes; 1 if one is not valid or a request failed."""
     files, cases = report.start(args, "serving"), cases_of(args)
     with tempfile.TemporaryDirectory() as scratch:
-        race = Race(files, _contenders(args, Path(scratch)))
+        race = ServedRace(files, _contenders(args, Path(scratch)))
         with ExitStack() as stack:
             servers = [stack.enter_context(_started(it, files, args)) for it in race.contenders]
             for contender, server in zip(race.contenders, servers, strict=True):
@@ -122,7 +122,7 @@ class Loaded:
     run: LoadRun
 
 
-class Race:
+class ServedRace:
     """Passes so far; each is printed and written as it comes, so that a run may be cut."""
 
     def __init__(self, files: report.Report, contenders: list[Contender]) -> None:
@@ -177,7 +177,11 @@ def _note(one: Pass) -> str:
 
 
 def _take_turns(
-    race: Race, args: argparse.Namespace, servers: list[ServerProcess], case: Case, number: int
+    race: ServedRace,
+    args: argparse.Namespace,
+    servers: list[ServerProcess],
+    case: Case,
+    number: int,
 ) -> None:
     """Load one server after the other with a case.
 
@@ -188,7 +192,7 @@ def _take_turns(
         race.add(_measure(args, contender, server, case))
 
 
-def _in_process(race: Race, args: argparse.Namespace, cases: list[Case]) -> None:
+def _in_process(race: ServedRace, args: argparse.Namespace, cases: list[Case]) -> None:
     """Measure the engine of our server without the server, once that has given its memory back."""
     print("starting the engine in process", flush=True)
     config = in_process.served_config(Path(race.contenders[0].command[-1]))

@@ -126,6 +126,7 @@ def setup(cell: Cell) -> Setup:
         preemption=cell.preemption,
         prefix_cache=prefix_len > 0,
         prompt_share=1.0,
+        long_step_share=1.0,
     )
     return Setup(
         config=config,

@@ -3,7 +3,7 @@
 import pytest
 
 from engine.errors import InvalidRequest
-from engine.types import FinishReason
+from engine.types import FinishReason, StepResult, int32
 from tests.engine.core.harness.scheduler_driver import SchedulerDriver, tokens_by_request
 
 
@@ -85,6 +85,37 @@ def test_short_prompts_get_their_first_token_beside_a_long_one() -> None:
     # 320 tokens beside at least 256 of the long prompt in each step
     assert set(range(1, 17)) <= reported[0]
     assert reported[0] | reported[1] == set(range(21))
+
+
+@pytest.mark.parametrize(("share", "counts"), [(1.0, [900]), (0.0, [256, 256, 256, 132])])
+def test_further_long_prompts_are_cut_beside_decodes(share: float, counts: list[int]) -> None:
+    driver = SchedulerDriver(num_blocks=500, budget=2048, long_step_share=share)
+    driver.add(1, prompt_len=4, max_tokens=100)
+    driver.step()
+    driver.add(2, prompt_len=900)
+    first, _ = driver.step()
+    assert list(first.prefill_counts) == [900]
+    driver.add(3, prompt_len=900)
+    plans = [driver.step()[0] for _ in counts]
+    assert [sum(plan.prefill_counts) for plan in plans] == counts
+
+
+def test_plans_in_flight_last_from_the_latest_result_on() -> None:
+    driver = SchedulerDriver()
+    scheduler = driver.scheduler
+    assert scheduler.busy_until_s() == 0.0
+    driver.add(1, prompt_len=4)
+    driver.step()
+    for at_s in (5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0):
+        plan = scheduler.schedule(at_s)
+        assert plan is not None
+        result = StepResult(
+            step=plan.step, rows=plan.sampled_rows, tokens=int32([7]), elapsed_s=0.25
+        )
+        scheduler.update(result, at_s + 0.5)
+    plan = scheduler.schedule(20.0)
+    assert plan is not None
+    assert scheduler.busy_until_s() == 20.25
 
 
 def test_requests_wait_for_a_row() -> None:

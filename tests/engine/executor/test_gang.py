@@ -26,12 +26,19 @@ class Ranks:
         )
 
     def reply(
-        self, rank: int, step: int, *, token: int = 50, error: str = "", other_plan: bool = False
+        self,
+        rank: int,
+        step: int,
+        *,
+        token: int = 50,
+        error: str = "",
+        other_plan: bool = False,
+        enqueue_s: float = 0.0,
     ) -> RankReply:
         """Answer the next plan that has come."""
         plan = self.ends[rank].recv() + b"?" * other_plan
         result = StepResult(step=step, rows=int32([0]), tokens=int32([token]))
-        reply = reply_to(plan, result, with_result=rank == 0)
+        reply = reply_to(plan, result, with_result=rank == 0, enqueue_s=enqueue_s)
         reply = RankReply(step=step, error=error) if error else reply
         self.ends[rank].send(REPLIES.encode(reply))
         return reply
@@ -62,6 +69,30 @@ def test_results_come_in_order_when_one_rank_runs_ahead(ranks: Ranks) -> None:
         for step in range(2):
             ranks.reply(rank, step)
     assert [ranks.executor.collect().step for _ in range(2)] == [0, 1]
+
+
+def test_waiting_ends_when_an_answer_is_there(ranks: Ranks) -> None:
+    ranks.executor.submit(prefill(0))
+    ranks.executor.wait(0.0)
+    ranks.reply(1, 0)
+    ranks.executor.wait(3600.0)
+    ranks.executor.submit(prefill(1))
+    ranks.reply(0, 0)
+    ranks.reply(1, 1)
+    # takes in what has come of the second rank, too
+    ranks.executor.collect()
+    ranks.executor.wait(3600.0)
+
+
+def test_the_longest_time_of_late_to_take_a_plan_is_known(ranks: Ranks) -> None:
+    seen = []
+    for step, seconds in enumerate([(0.5, 0.25), (0.0, 0.0), (0.0, 0.75)]):
+        ranks.executor.submit(prefill(step))
+        for rank, enqueue_s in enumerate(seconds):
+            ranks.reply(rank, step, enqueue_s=enqueue_s)
+        ranks.executor.collect()
+        seen.append(ranks.executor.enqueue_s)
+    assert seen == [0.5, 0.98 * 0.5, 0.75]
 
 
 def test_a_rank_that_ends_while_another_is_awaited_is_noticed_at_once(ranks: Ranks) -> None:

@@ -54,6 +54,11 @@ def test_ranks_but_the_first_answer_without_a_result() -> None:
     assert replies[0].result_checksum == reply_of(0).result_checksum != reply_of(1).result_checksum
 
 
+def test_a_rank_says_how_long_it_took_to_take_a_plan() -> None:
+    [reply] = _serve(Recorder(), 0)
+    assert reply.enqueue_s > 0
+
+
 def test_any_rank_says_which_slots_are_spoiled() -> None:
     for is_first in (True, False):
         [reply] = _serve(Recorder(spoiled_slots=(3,)), 0, is_first=is_first)

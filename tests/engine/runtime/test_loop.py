@@ -1,5 +1,6 @@
 import itertools
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -59,6 +60,10 @@ class ScriptedChannel(Channel):
     def send(self, message: bytes) -> None:
         self.outputs.append(OUTPUTS.decode(message))
 
+    def arrive(self, command: EngineCommand) -> None:
+        """A command comes before all that the script still has."""
+        self._arriving.appendleft(COMMANDS.encode(command))
+
 
 class DyingExecutor(SymbolicExecutor):
     """Its workers die in the first step."""
@@ -76,18 +81,26 @@ def run(
     executor: SymbolicExecutor,
     *turns: list[EngineCommand],
     outputs: list[StepOutput] | None = None,
+    hold: Callable[[ScriptedChannel], None] = lambda channel: None,
 ) -> list[StepOutput]:
     """Outputs until the work is done; commands of one turn arrive together.
 
     Args:
         outputs: where they go, for a loop that fails.
+        hold: called with the channel before each turn.
     """
     channel = ScriptedChannel([[COMMANDS.encode(command) for command in turn] for turn in turns])
     channel.outputs = channel.outputs if outputs is None else outputs
     engine = Engine(scripted.engine_config(pinned_prefix_share=0.2).scheduler, executor)
     seconds = itertools.count(START_S)
     with pytest.raises(ChannelClosed, match="over"):
-        run_engine(engine, channel, executor.capacity, lambda: float(next(seconds)))
+        run_engine(
+            engine,
+            channel,
+            executor.capacity,
+            lambda: float(next(seconds)),
+            hold=lambda: hold(channel),
+        )
     return channel.outputs
 
 
@@ -235,3 +248,18 @@ def test_a_request_that_goes_on_keeps_its_age() -> None:
     begun = replace(submit(8, [2], 1), progress=Progress(age_s=START_S))
     outputs = run(executor, [submit(7, [1], 4)], [begun])
     assert max(output.stats.oldest_waiting_s for output in outputs) > START_S
+
+
+def test_who_comes_while_the_loop_is_held_is_in_the_next_step(executor: SymbolicExecutor) -> None:
+    holds: list[int] = []
+
+    def hold(channel: ScriptedChannel) -> None:
+        holds.append(len(channel.outputs))
+        if len(holds) == 2:
+            channel.arrive(submit(2, [4, 5], max_tokens=1))
+
+    outputs = run(executor, [submit(1, [1, 2, 3], max_tokens=4)], hold=hold)
+    steps = [list(output.request_ids) for output in outputs]
+    # the plans of the steps before that were there already
+    assert steps[executor.run_ahead] == [1, 2]
+    assert holds[:3] == [0, 1, 2]

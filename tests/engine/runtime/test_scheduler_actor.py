@@ -107,13 +107,16 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return calls
 
 
+@pytest.mark.parametrize("late_plans", [False, True])
 def test_an_actor_answers_what_the_replica_sends(
-    tmp_path: Path, exits: list[int], frozen: list[bool]
+    tmp_path: Path, exits: list[int], frozen: list[bool], late_plans: bool
 ) -> None:
     config = scripted.engine_config(ranks=1)
     rank_path, replica_path = str(tmp_path / "rank"), str(tmp_path / "replica")
     rank_listener, replica_listener = Listener(rank_path), Listener(replica_path)
-    actor = SchedulerActor(config.scheduler, run_ahead=1, step_deadline_s=30.0)
+    actor = SchedulerActor(
+        config.scheduler, run_ahead=2, step_deadline_s=30.0, late_plans=late_plans
+    )
     actor.start(CAPACITY, [rank_path], replica_path)
     rank, replica = rank_listener.accept(5.0), replica_listener.accept(5.0)
     worker = scripted.ScriptedWorker(config, step_s=0.0)

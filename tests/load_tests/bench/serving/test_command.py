@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from load_tests.bench.serving.command import Loaded, Race, add_arguments, cases_of, options_of
+from load_tests.bench.serving.command import Loaded, ServedRace, add_arguments, cases_of, options_of
 from load_tests.bench.serving.contenders import Contender
 from load_tests.bench.serving.passes import pass_of
 from load_tests.free_port import free_port
@@ -57,7 +57,7 @@ def test_a_race_that_is_cut_has_all_requests_of_its_passes_and_a_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ours = Contender(name="ours", command=("serve",), url="", environment={})
-    race = Race(Report(tmp_path, "serving_x"), [ours])
+    race = ServedRace(Report(tmp_path, "serving_x"), [ours])
     race.add(loaded("ours", 0.6))
     race.add(loaded("ours", 0.8))
     race.show()
