@@ -1,4 +1,4 @@
-"""A collector of OpenTelemetry on this machine that can be told to die."""
+"""A collector of OpenTelemetry on this machine that dies when asked to."""
 
 import asyncio
 import contextlib
