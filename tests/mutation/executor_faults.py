@@ -173,7 +173,7 @@ EXECUTOR_FAULTS = [
     ),
     Fault(
         what="all ranks send results",
-        function=_answer,
+        function=serve_plans,
         old="with_result=is_first",
         new="with_result=True",
         noticed_by="test_ranks_but_the_first_answer_without_a_result",
