@@ -3,7 +3,6 @@ import socket
 
 import pytest
 
-from load_tests import free_port as module
 from load_tests.free_port import free_port
 
 
@@ -27,5 +26,5 @@ def test_a_port_in_use_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
         chosen = iter((taken, free_port()))
         generator = random.SystemRandom()
         monkeypatch.setattr(generator, "randint", lambda first, last: next(chosen))
-        monkeypatch.setattr(module.random, "SystemRandom", lambda: generator)
+        monkeypatch.setattr(random, "SystemRandom", lambda: generator)
         assert free_port() != taken

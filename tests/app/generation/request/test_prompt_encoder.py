@@ -134,7 +134,7 @@ async def test_messages_that_are_only_counted_may_be_longer_than_the_context() -
 @settings(deadline=None, max_examples=30)
 def test_what_fits_is_not_refused(min_output: int, text: str) -> None:
     tokenizer = chatml_tokenizer()
-    message = Message(role="user", content=text)
+    message = Message(role="user", content=text, name=None, tool_call_id=None)
     num_chat_tokens = len(tokenizer.encode_chat([message.for_template()]))
     chat = encoder(tokenizer, max_model_len=num_chat_tokens + min_output)
     ids = asyncio.run(chat.encode_chat([message], min_output=min_output))
@@ -146,7 +146,7 @@ def test_what_fits_is_not_refused(min_output: int, text: str) -> None:
 
 
 def dense_messages() -> list[Message]:
-    return [Message(role="user", content="x7 y ")] * MAX_MODEL_LEN
+    return [Message(role="user", content="x7 y ", name=None, tool_call_id=None)] * MAX_MODEL_LEN
 
 
 async def test_prompts_behind_one_that_is_too_long_are_not_tokenised() -> None:
