@@ -1,4 +1,4 @@
-"""A collector of OpenTelemetry on this machine that can be told to die."""
+"""A collector of OpenTelemetry on this machine that can be made to die."""
 
 import asyncio
 import contextlib
