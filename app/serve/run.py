@@ -19,6 +19,8 @@ from ray.serve import scripts
 from ray.serve._private.constants import SERVE_NAMESPACE
 from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview
 
+from engine.errors import ConfigError
+
 LOOK_S = 0.5
 
 
@@ -82,7 +84,7 @@ def _start_ray(*, has_dashboard: bool, num_gpus: int) -> None:
     """Start a Ray for `serve run`, which would give it a dashboard whether anybody looks or not.
 
     Raises:
-        SystemExit: once it was said that this machine has fewer GPUs than are needed.
+        ConfigError: if this machine has fewer GPUs than are needed.
     """
     ray.init("local", namespace=SERVE_NAMESPACE, include_dashboard=has_dashboard)
     if not num_gpus:
@@ -90,12 +92,11 @@ def _start_ray(*, has_dashboard: bool, num_gpus: int) -> None:
     resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     found = int(resources.get("GPU", 0))
     if found < num_gpus:
-        sys.stderr.write(
-            f"error: device 'cuda' needs {num_gpus} GPU here and Ray finds {found}; look at "
-            "nvidia-smi and CUDA_VISIBLE_DEVICES, give a container its GPUs (docker run --gpus "
-            "all), lower tensor_parallel_size, or set device to 'cpu'\n"
+        raise ConfigError(
+            f"device 'cuda' needs {num_gpus} GPU here and Ray finds {found}; look at nvidia-smi "
+            "and CUDA_VISIBLE_DEVICES, give a container its GPUs (docker run --gpus all), lower "
+            "tensor_parallel_size, or set device to 'cpu'"
         )
-        sys.exit(1)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -119,6 +120,9 @@ def main(arguments: Sequence[str]) -> int:
         # `serve run` ends in the same way after Ctrl-C and after an error of its own
         is_asked_for = not end.code and isinstance(end.__context__, KeyboardInterrupt)
         code = 0 if is_asked_for else 1
+    except ConfigError as error:
+        sys.stderr.write(f"error: {error}\n")
+        code = 1
     finally:
         watch.stop()
     if watch.failure:

@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
         model = small_model(folder / "model", args.model)
         config = write_files(args, folder, model, [_KEY], operator, {"tracing": tracing})
         with pagoda_serve(args, config, files.path(".log")):
-            turns = asyncio.run(_CollectorTurns(args, collector, operator).run())
+            turns = asyncio.run(_CollectorLoad(args, collector, operator).run())
     kinds = (OFF, *(mood.value for mood in _MOODS))
     columns = ("collector", "requests", "p50 ms", "p99 ms", "longest ms", "lost spans", "batches")
     report.print_table("All turns together", columns, [row(turns, kind) for kind in kinds])
@@ -174,7 +174,7 @@ def row(turns: Sequence[CollectorTurn], kind: str) -> tuple[str, ...]:
     )
 
 
-class _CollectorTurns:
+class _CollectorLoad:
     """Turns of all kinds on one server."""
 
     def __init__(self, args: argparse.Namespace, collector: FakeCollector, operator: str) -> None:

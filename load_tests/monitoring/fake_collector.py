@@ -1,4 +1,4 @@
-"""A collector of OpenTelemetry on this machine that dies when asked to."""
+"""A collector of OpenTelemetry on this machine that can be made to die."""
 
 import asyncio
 import contextlib
