@@ -1,4 +1,5 @@
 import logging
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
@@ -69,8 +70,14 @@ def test_only_the_wanted_files_are_fetched_and_each_once(tmp_path: Path) -> None
 
 
 def test_processes_that_ask_at_once_fetch_once(tmp_path: Path) -> None:
+    all_are_there = threading.Barrier(8)
+
+    def ask(_: int) -> Path:
+        all_are_there.wait()
+        return get(tmp_path, ".json", ".safetensors")
+
     with ThreadPoolExecutor(8) as threads:
-        folders = list(threads.map(lambda _: get(tmp_path, ".json", ".safetensors"), range(8)))
+        folders = list(threads.map(ask, range(8)))
     assert len(set(folders)) == 1
     assert sorted(Store.read) == ["config.json", "model.safetensors"]
 
