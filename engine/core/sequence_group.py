@@ -45,6 +45,7 @@ class SequenceGroup:
         max_tokens: tokens that each sequence may generate, clipped to the model's context.
         stop_ids: token ids that end a sequence.
         num_sequences: sequences once it has forked.
+        is_prompt_only: whether it ends with its prompt, of which a pin or a pooled vector is made.
         row_sampling: the parameters that the workers use for its rows.
         beam: state of its beam search; None for sampling.
         reserved_rows: rows kept for siblings that are not forked yet.
@@ -61,6 +62,7 @@ class SequenceGroup:
     stop_ids: frozenset[int]
     num_sequences: int
     row_sampling: SamplingParams
+    is_prompt_only: bool = False
     beam: BeamSearch | None = None
     reserved_rows: list[int] = field(default_factory=list)
     status: Status = Status.WAITING

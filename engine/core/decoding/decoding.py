@@ -102,11 +102,9 @@ class Decoding:
             return self.abort_choice(group, sequence.choice)
         if token < 0:
             return self._end_without_token(group, sequence, token)
-        if group.request.pin is not None:
-            # only the prompt was wanted, and it is computed
-            return self.end(group, FinishReason.LENGTH)
-        if group.request.sampling.pooling != "none":
-            add_pooled(self._output, group, pooled_vector(self._result, position))
+        if group.is_prompt_only:
+            if group.request.sampling.pooling != "none":
+                add_pooled(self._output, group, pooled_vector(self._result, position))
             return self.end(group, FinishReason.LENGTH)
         sequence.append_token(token, group.stop_ids, group.max_tokens)
         reason = sequence.finish_reason

@@ -4,7 +4,7 @@ No other module assigns to a field. Who calls what:
 
     SequenceGroup    note_cached_tokens, note_resumption, note_preemption
     Scheduler        note_blocks
-    output           report_cached_tokens, report_preemptions, report_peak_blocks
+    output           report_cached_tokens, report_preemptions, report_peak_blocks, end_news
 """
 
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ class GroupReports:
         num_preemptions: times that it was preempted since its last output.
         most_blocks: most blocks that it has held at once, as far as it was noted.
         is_peak_reported: whether that has been reported.
+        has_news: whether anything may be there to report; looked at for each token.
     """
 
     num_cached_tokens: int = -1
@@ -28,11 +29,12 @@ class GroupReports:
     num_preemptions: int = 0
     most_blocks: int = 0
     is_peak_reported: bool = True
+    has_news: bool = False
 
     def note_cached_tokens(self, count: int) -> None:
         """Note what the prefix cache had of the prompt; only the first time counts."""
         if self.num_cached_tokens < 0:
-            self.num_cached_tokens = count
+            self.num_cached_tokens, self.has_news = count, True
 
     def note_resumption(self) -> None:
         """Note that another engine has reported what the cache had, with the first tokens."""
@@ -41,11 +43,13 @@ class GroupReports:
     def note_preemption(self) -> None:
         """Note that the group leaves the batch because blocks ran out."""
         self.num_preemptions += 1
+        self.has_news = True
 
     def note_blocks(self, count: int) -> None:
         """Note how many blocks the group holds, shared ones once."""
         if count > self.most_blocks:
             self.most_blocks, self.is_peak_reported = count, False
+            self.has_news = True
 
     def report_cached_tokens(self) -> int:
         """Tokens found in the prefix cache, to be reported once."""
@@ -62,3 +66,7 @@ class GroupReports:
         """The most blocks that the group has held, which is reported now."""
         self.is_peak_reported = True
         return self.most_blocks
+
+    def end_news(self) -> None:
+        """Note that all there was has been reported."""
+        self.has_news = False

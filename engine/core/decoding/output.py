@@ -6,6 +6,7 @@ Columns of what few items have are left empty until one has it, and filled up wi
 from collections.abc import Iterable, Mapping
 
 from engine.core.decoding.beam_search import Candidates, Child
+from engine.core.decoding.group_reports import GroupReports
 from engine.core.sequence_group import SequenceGroup
 from engine.types import FinishReason, FloatColumn, IntColumn, StepOutput, StepResult
 
@@ -21,7 +22,18 @@ def add_token(
     reason: FinishReason,
 ) -> None:
     """Add one token of a choice."""
-    num_items, reports = len(output.tokens), group.reports
+    if group.reports.has_news:
+        _add_reports(output, group.reports)
+    output.request_ids.append(group.request.request_id)
+    output.choices.append(choice)
+    output.tokens.append(token)
+    output.logprobs.append(logprob)
+    output.finish_reasons.append(reason)
+
+
+def _add_reports(output: StepOutput, reports: GroupReports) -> None:
+    """Add what is reported beside the next token."""
+    num_items = len(output.tokens)
     if reports.num_cached_tokens > 0 and not reports.is_cache_reported:
         _fill_up(output.cached_tokens, num_items)
         output.cached_tokens.append(reports.report_cached_tokens())
@@ -31,11 +43,7 @@ def add_token(
     if not reports.is_peak_reported:
         _fill_up(output.peak_blocks, num_items)
         output.peak_blocks.append(reports.report_peak_blocks())
-    output.request_ids.append(group.request.request_id)
-    output.choices.append(choice)
-    output.tokens.append(token)
-    output.logprobs.append(logprob)
-    output.finish_reasons.append(reason)
+    reports.end_news()
 
 
 def add_alternatives(output: StepOutput, tokens: Iterable[int], logprobs: Iterable[float]) -> None:

@@ -49,6 +49,7 @@ def make_group(
         stop_ids=stop_ids,
         num_sequences=num_sequences(sampling),
         row_sampling=sampling,
+        is_prompt_only=request.pin is not None or sampling.pooling != "none",
         beam=beam,
     )
     if request.progress is not None:

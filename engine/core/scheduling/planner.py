@@ -81,6 +81,8 @@ class Planner:
 
     def num_to_prefill(self, most: int) -> int:
         """Prompt tokens that are still to be computed, also of groups that wait; up to `most`."""
+        if not self._prefilling and not self._queues.waiting:
+            return 0
         sizes = chain(
             (sequence.num_to_prefill for group in self._prefilling for sequence in group.sequences),
             (len(group.request.prompt) for group in self._queues.waiting),

@@ -36,3 +36,17 @@ def test_only_more_blocks_than_before_are_reported_again() -> None:
     assert reports.is_peak_reported
     reports.note_blocks(4)
     assert not reports.is_peak_reported
+
+
+def test_there_is_news_until_it_has_been_reported() -> None:
+    for note in (
+        lambda reports: reports.note_cached_tokens(0),
+        GroupReports.note_preemption,
+        lambda reports: reports.note_blocks(1),
+    ):
+        reports = GroupReports()
+        assert not reports.has_news
+        note(reports)
+        assert reports.has_news
+        reports.end_news()
+        assert not reports.has_news

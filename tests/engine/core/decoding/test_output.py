@@ -136,7 +136,7 @@ def test_without_alternatives_their_columns_are_empty() -> None:
 
 def test_cached_tokens_of_a_request_are_reported_once_with_a_token() -> None:
     case = OutputCase(RESULT)
-    case.groups[1].reports.num_cached_tokens = 4
+    case.groups[1].reports.note_cached_tokens(4)
     for position in (0, 1, 2):
         case.token(position)
     assert list(case.take().cached_tokens) == [0, 4, 0]
@@ -146,11 +146,12 @@ def test_cached_tokens_of_a_request_are_reported_once_with_a_token() -> None:
 
 def test_preemptions_are_reported_once_with_the_next_output() -> None:
     case = OutputCase(RESULT)
-    case.groups[2].reports.num_preemptions = 2
+    for _ in range(2):
+        case.groups[2].reports.note_preemption()
     for position in (0, 1, 2):
         case.token(position)
     assert list(case.take().preemptions) == [0, 0, 2]
-    case.groups[1].reports.num_preemptions = 1
+    case.groups[1].reports.note_preemption()
     case.end(1)
     case.end(2)
     assert list(case.take().preemptions) == [1, 0]
