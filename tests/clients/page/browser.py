@@ -21,7 +21,7 @@ NO_BROWSER = (
 )
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 # machines that run tests are busy
-_LIMIT_MS = 60_000
+_LIMIT_MS = 30_000
 # keeps what the page is sent, which it gets by `fetch` only, and reports what its policy forbids
 _WATCH = """
 const ask = window.fetch;
@@ -118,6 +118,12 @@ class Visit:
     def received(self) -> str:
         """All that the page has been sent since it was loaded."""
         return "".join(self.page.evaluate("received"))
+
+    def wait_for_frames(self, count: int) -> None:
+        """Wait until the page has been sent so many more frames."""
+        frames = "received.join('').split('event: frame').length"
+        wanted = self.page.evaluate(frames) + count
+        self.page.wait_for_function(f"{frames} >= {wanted}")
 
     def rows(self, card: str) -> list[list[str]]:
         """The texts of a table."""

@@ -12,11 +12,11 @@ from tests.clients.page.page_server import ALICE, PageServer
 pytestmark = pytest.mark.clients
 
 
-def ask(looking: Visit, **fields: int) -> Locator:
+def ask(looking: Visit, fields: dict[str, int]) -> Locator:
     """Fill in the form and send it; returns the card with the answer."""
     looking.open("Playground")
     for label, value in fields.items():
-        looking.page.get_by_label(label.replace("_", " ")).first.fill(str(value))
+        looking.card("Ask").get_by_label(label, exact=True).fill(str(value))
     looking.button("Send").click()
     return looking.card("Answer")
 
@@ -28,7 +28,7 @@ def expect_the_end(looking: Visit) -> None:
 def test_a_chat_is_streamed_and_goes_on(visit: Open, server: PageServer) -> None:
     permissions = ["clipboard-read", "clipboard-write"]
     looking = visit(ALICE, permissions=permissions)
-    answer = ask(looking, max_tokens=100)
+    answer = ask(looking, {"max tokens": 100})
     # the first words come while it may still be stopped
     expect(answer.locator(".said")).to_have_text(re.compile(r"\w"))
     expect(looking.card("Ask").get_by_role("button", name="Stop")).to_be_enabled()
@@ -42,13 +42,13 @@ def test_a_chat_is_streamed_and_goes_on(visit: Open, server: PageServer) -> None
     assert words.startswith(f"curl -N {server.url}/v1/chat/completions")
     assert ALICE not in words
     looking.page.get_by_label("Your message or prompt").fill("And in one?")
-    ask(looking, max_tokens=8)
+    ask(looking, {"max tokens": 8})
     expect(turns).to_have_count(4)
 
 
 def test_choices_are_shown_beside_each_other(visit: Open) -> None:
     looking = visit(ALICE)
-    answer = ask(looking, max_tokens=64, n_=3)
+    answer = ask(looking, {"max tokens": 64, "n (choices)": 3})
     expect(answer.get_by_role("heading", name="choice")).to_have_text(
         ["choice 0", "choice 1", "choice 2"]
     )
@@ -65,7 +65,7 @@ def test_an_answer_goes_on_from_another_token(visit: Open) -> None:
     looking.page.get_by_label("probabilities").check()
     prompt = looking.page.get_by_label("Your message or prompt")
     prompt.fill("The capital of France is")
-    answer = ask(looking, max_tokens=6, temperature=0)
+    answer = ask(looking, {"max tokens": 6, "temperature": 0})
     expect_the_end(looking)
     tokens = answer.get_by_role("group", name="Tokens by probability").get_by_role("button")
     expect(tokens).to_have_count(6)

@@ -18,7 +18,7 @@ def test_the_page_says_that_its_server_is_gone_and_goes_on(visit: Open, server: 
     looking.button("Send").click()
     expect(looking.card("Answer")).to_contain_text("The server cannot be reached")
     server.start()
-    expect(looking.status).to_have_text("live")
+    expect(looking.status).to_have_text("live", timeout=60_000)
     expect(looking.page.get_by_role("alert")).to_be_hidden()
     looking.page.get_by_label("max tokens").first.fill("4")
     looking.button("Send").click()
