@@ -37,6 +37,12 @@ window.fetch = async (...request) => {
 addEventListener("securitypolicyviolation", (event) =>
   console.error(`forbidden by its policy: ${event.violatedDirective} ${event.blockedURI}`));
 """
+# its policy forbids what `Page.wait_for_function` does
+_FRAMES = """count => new Promise((done) => {
+  const frames = () => received.join("").split("event: frame").length, wanted = frames() + count;
+  const look = () => (frames() < wanted ? requestAnimationFrame(look) : done());
+  look();
+})"""
 
 
 @contextmanager
@@ -121,9 +127,7 @@ class Visit:
 
     def wait_for_frames(self, count: int) -> None:
         """Wait until the page has been sent so many more frames."""
-        frames = "received.join('').split('event: frame').length"
-        wanted = self.page.evaluate(frames) + count
-        self.page.wait_for_function(f"{frames} >= {wanted}")
+        self.page.evaluate(_FRAMES, count)
 
     def rows(self, card: str) -> list[list[str]]:
         """The texts of a table."""
