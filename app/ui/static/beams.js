@@ -28,7 +28,7 @@ export class BeamsView {
     this.go = el("button", { type: "button", class: "main", text: "Grow", onclick: () => this.start() });
     this.halt = el("button", { type: "button", text: "Stop", disabled: true, onclick: () => this.request?.abort() });
     this.said = el("p", { class: "soft small", role: "status" });
-    this.drawn = el("div", { class: "scroll treebox" }, empty("No search yet", "Press Grow: hypotheses branch from left to right, the best is marked, and what is given up fades."));
+    this.drawn = el("div", { class: "scroll treebox", tabindex: "0", role: "group", "aria-label": "Hypotheses" }, empty("No search yet", "Press Grow: hypotheses branch from left to right, the best is marked, and what is given up fades."));
     this.blocks = el("div");
     this.element = el("div", { class: "grid" },
       card("Beam tree", "the hypotheses of one search, live", "", this.prompt, el("div", { class: "actions params" }, el("label", {}, "width", this.width), el("label", {}, "tokens", this.length), el("label", {}, "length penalty", this.penalty), this.go, this.halt), this.said, this.drawn),

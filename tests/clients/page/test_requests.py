@@ -3,8 +3,10 @@
 import re
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
+from tests.clients.page.browser import serious
 from tests.clients.page.conftest import Open
 from tests.clients.page.page_server import ALICE, OPERATOR, PageServer
 
@@ -42,7 +44,8 @@ def test_a_request_leads_to_its_block_tables(visit: Open, server: PageServer) ->
 
 
 def test_a_beam_search_is_seen_to_grow(visit: Open) -> None:
-    looking = visit(ALICE)
+    # too narrow for the tree, which is scrolled
+    looking = visit(ALICE, viewport={"width": 390, "height": 900})
     looking.open("Beams")
     tree, tables = looking.card("Beam tree"), looking.card("Its block tables")
     tree.get_by_label("width").fill("3")
@@ -56,3 +59,4 @@ def test_a_beam_search_is_seen_to_grow(visit: Open) -> None:
     expect(tree.locator(".run .score")).to_have_count(3)
     # its last moment, and no more than that
     expect(tables).to_contain_text("ended · ")
+    assert serious(Axe().run(looking.page).response) == []
