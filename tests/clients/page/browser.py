@@ -129,14 +129,6 @@ class Visit:
         """Wait until the page has been sent so many more frames."""
         self.page.evaluate(_FRAMES, count)
 
-    def rows(self, card: str) -> list[list[str]]:
-        """The texts of a table."""
-        found: list[list[str]] = self.card(card).evaluate(
-            "card => [...card.querySelectorAll('tbody tr')]"
-            ".map((row) => [...row.cells].map((cell) => cell.textContent))"
-        )
-        return found
-
     def check(self, url: str, *, may_fail: bool) -> None:
         """Check that the page had no errors and asked nobody but its server; close it.
 
