@@ -38,6 +38,10 @@ test-clients: export RAY_AUTH_MODE = disabled
 test-clients: $(VENV)/.installed-clients $(VENV)/clients/.installed  ## run clients that others have written against one server (ARGS=... for pytest)
 	$(call timed,testing clients,$(BIN)/python -m pytest -q -m clients tests/clients $(ARGS))
 
+test-page: export RAY_AUTH_MODE = disabled
+test-page: $(VENV)/.installed-clients  ## look at the page /ui in the machine's Chromium (ARGS=... for pytest)
+	$(call timed,looking at the page,$(BIN)/python -m pytest -q -m clients tests/clients/page $(ARGS))
+
 fuzz: $(VENV)/.installed-dev  ## try a million damaged bodies (ARGS="--seed 2", or "--show NUMBER" for one again)
 	$(call timed,fuzzing,$(BIN)/python -m tests.app.fuzz $(ARGS))
 

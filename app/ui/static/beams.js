@@ -1,7 +1,6 @@
 // A beam search as it grows: hypotheses that part, go on, or are given up.
 
-import { card, el, empty, percent, whole } from "./dom.js";
-import { sharing } from "./model.js";
+import { card, el, empty, whole } from "./dom.js";
 import { generate, tidy } from "./generate.js";
 import { BeamTree } from "./beamtree.js";
 import { blockTables } from "./tables.js";
@@ -20,6 +19,7 @@ export class BeamsView {
     this.feed = feed;
     this.tree = null;
     this.request = null;
+    this.held = null;
     this.prompt = el("textarea", { rows: 2, "aria-label": "Prompt" });
     this.prompt.value = "The three best places in Kyoto are";
     this.width = el("input", { type: "number", min: 2, max: 8, value: 4 });
@@ -28,7 +28,7 @@ export class BeamsView {
     this.go = el("button", { type: "button", class: "main", text: "Grow", onclick: () => this.start() });
     this.halt = el("button", { type: "button", text: "Stop", disabled: true, onclick: () => this.request?.abort() });
     this.said = el("p", { class: "soft small", role: "status" });
-    this.drawn = el("div", { class: "scroll treebox" }, empty("No search yet", "Press Grow: hypotheses branch from left to right, the best is marked, and what is given up fades."));
+    this.drawn = el("div", { class: "scroll treebox", tabindex: "0", role: "group", "aria-label": "Hypotheses" }, empty("No search yet", "Press Grow: hypotheses branch from left to right, the best is marked, and what is given up fades."));
     this.blocks = el("div");
     this.element = el("div", { class: "grid" },
       card("Beam tree", "the hypotheses of one search, live", "", this.prompt, el("div", { class: "actions params" }, el("label", {}, "width", this.width), el("label", {}, "tokens", this.length), el("label", {}, "length penalty", this.penalty), this.go, this.halt), this.said, this.drawn),
@@ -40,6 +40,7 @@ export class BeamsView {
     this.request?.abort();
     const request = (this.request = new AbortController());
     this.tree = new BeamTree();
+    this.held = null;
     this.halt.disabled = false;
     this.said.className = "soft small";
     this.said.textContent = "Sent: it waits for its place in the batch.";
@@ -67,9 +68,10 @@ export class BeamsView {
 
   update() {
     const request = this.isOurs && this.feed.replica?.requests.find(this.isOurs);
+    // what it held last stays to be looked at
+    if (request) this.held = [this.feed.replica, { ...request, state: "ended" }];
     if (request) this.blocks.replaceChildren(blockTables(this.feed.replica, request));
-    else if (!this.blocks.childElementCount || !this.tree) this.blocks.replaceChildren(empty("No search runs", "Its tables are here while it does."));
-    if (request) this.lastSaving = sharing(request).saved;
-    if (!request && this.lastSaving !== undefined && this.tree) this.blocks.dataset.saved = percent(this.lastSaving);
+    else if (this.held) this.blocks.replaceChildren(blockTables(...this.held));
+    else this.blocks.replaceChildren(empty("No search runs", "Its tables are here while it does."));
   }
 }

@@ -46,7 +46,7 @@ export class SettingsView {
     const wanted = this.filter.value.trim().toLowerCase();
     const rows = this.rows.filter((row) => row.name.includes(wanted) && !(this.changed.checked && row.is_default));
     if (!rows.length) this.options.replaceChildren(empty("No such option", "Clear the filter to see all."));
-    else this.options.replaceChildren(el("div", { class: "scroll" }, el("table", {}, el("thead", {}, el("tr", {}, ["option", "value", ""].map((text) => el("th", { text, scope: "col" })))), el("tbody", {}, rows.map((row) => el("tr", {}, el("td", { class: "mono", text: row.name }), el("td", { class: "mono wrap", text: row.value }), el("td", { class: "soft small", text: row.is_default ? "default" : "set" })))))));
+    else this.options.replaceChildren(el("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Options and their values" }, el("table", {}, el("thead", {}, el("tr", {}, ["option", "value", ""].map((text) => el("th", { text, scope: "col" })))), el("tbody", {}, rows.map((row) => el("tr", {}, el("td", { class: "mono", text: row.name }), el("td", { class: "mono wrap", text: row.value }), el("td", { class: "soft small", text: row.is_default ? "default" : "set" })))))));
   }
 }
 
