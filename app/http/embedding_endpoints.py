@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.generation.allowance import allowance_of
 from app.generation.embeddings import Embeddings, embed
-from app.generation.request.prompt_encoder import WHOLE, Cut
+from app.generation.request.cut import WHOLE, Cut
 from app.generation.tenancy import tenant_salt
 from app.http.bodies.held_bytes import Account
 from app.http.flow.key_limiter import KeyUse

@@ -6,8 +6,9 @@ from functools import partial
 from typing import Any
 
 from app.generation.request.answer_size import AnswerSize
+from app.generation.request.cut import WHOLE, Cut
 from app.generation.request.heads import Head, heads_of
-from app.generation.request.prompt_encoder import WHOLE, Cut, PromptEncoder
+from app.generation.request.prompt_encoder import PromptEncoder
 from app.generation.request.replies import reply_of
 from app.generation.request.rules import check_rules, late_rule
 from app.generation.request.sampling import BadWords, is_ranked, sampling_params, scoring_params

@@ -1,10 +1,11 @@
 """Turns prompts into token ids within the model's limits, without holding up the event loop."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
+from app.generation.request.cut import WHOLE, Cut
 from app.grammars.grammar_compiler import GrammarCompiler
 from app.limits import MAX_BAD_SEQUENCES, MAX_BAD_TOKENS
 from app.protocol.api_settings import ApiSettings
@@ -25,31 +26,7 @@ _BEGINNINGS = ((6, 3), (12, 6))
 _SLACK = 64
 # characters that take as long to tokenise as a message takes beside its content
 _MESSAGE_SIZE = 16
-SequenceT = TypeVar("SequenceT", IntColumn, tuple[str, ...])
 DEFAULT_OPTIONS = TemplateOptions()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
-    """What is kept of a prompt.
-
-    Attributes:
-        num_tokens: at most; None for all.
-        from_left: cut the beginning off, not the end.
-    """
-
-    num_tokens: int | None = None
-    from_left: bool = True
-
-    def apply(self, parts: SequenceT) -> SequenceT:
-        """Return what is kept of tokens, or of something that there is one of for each token."""
-        if self.num_tokens is None or len(parts) <= self.num_tokens:
-            return parts
-        kept = slice(-self.num_tokens, None) if self.from_left else slice(self.num_tokens)
-        return parts[kept]
-
-
-WHOLE = Cut()
 
 
 def texts_in(name: str, value: Any) -> Iterator[tuple[str, str]]:

@@ -9,7 +9,7 @@ from hypothesis import given as given_by
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from app.generation.request.prompt_encoder import Cut
+from app.generation.request.cut import Cut
 from app.limits import MAX_BAD_SEQUENCES
 from app.protocol.chat.messages import Message
 from app.text.tokenizer import Tokenizer
