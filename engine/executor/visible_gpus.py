@@ -19,6 +19,8 @@ from engine.errors import InvariantViolated
 logger = logging.getLogger(__name__)
 
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
+# what ranks sum in each other's memory needs none of torch's multicast objects
+_NO_MULTICAST = "TORCH_SYMM_MEM_DISABLE_MULTICAST"
 # of AMD's GPUs, which do not share memory this way
 _VARIABLE_OF_OTHERS = "HIP_VISIBLE_DEVICES"
 # of a part of a GPU; CUDA shows one of them to a process, whatever the variable says
@@ -93,3 +95,4 @@ def see_gpus(ids: Sequence[str]) -> None:
     if torch is not None and torch.cuda.is_initialized():
         raise InvariantViolated("the GPUs that a rank sees are chosen before it uses one")
     os.environ[_VARIABLE] = ",".join(ids)
+    os.environ.setdefault(_NO_MULTICAST, "1")

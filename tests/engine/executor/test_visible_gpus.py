@@ -52,8 +52,14 @@ def test_a_rank_without_a_whole_gpu_stays_with_what_it_sees(gpu: str) -> None:
 
 def test_what_is_seen_is_chosen_before_cuda_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    monkeypatch.setenv("TORCH_SYMM_MEM_DISABLE_MULTICAST", "0")
     see_gpus(["0", "1"])
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
+    # an operator's choice stays; without one there is no multicast
+    assert os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] == "0"
+    monkeypatch.delenv("TORCH_SYMM_MEM_DISABLE_MULTICAST")
+    see_gpus(["0", "1"])
+    assert os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] == "1"
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     with pytest.raises(InvariantViolated, match="before it uses one"):
         see_gpus(["2"])
