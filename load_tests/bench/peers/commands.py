@@ -105,10 +105,18 @@ def _add_offline(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--decode-input", type=at_least(1), default=512, help="tokens of a prompt")
     parser.add_argument("--decode-output", type=at_least(1), default=128, help="steps to average")
+    parser.add_argument(
+        "--prompts",
+        type=several(at_least(1)),
+        default=[],
+        metavar="N,...",
+        help="tokens of a prompt that is prefilled by itself, then generates --decode-output",
+    )
 
 
 def _offline(args: argparse.Namespace) -> list[Measure]:
-    sizes = {"input_len": args.decode_input, "output_len": args.decode_output, "seed": args.seed}
+    lengths = {"output_len": args.decode_output, "seed": args.seed}
+    sizes = {"input_len": args.decode_input, **lengths}
     return [
         *(Offline(trace=name, num_requests=args.requests, seed=args.seed) for name in args.traces),
         *(Decode(batch=batch, **sizes) for batch in args.decode),
@@ -117,6 +125,7 @@ def _offline(args: argparse.Namespace) -> list[Measure]:
             for batch in args.decode
             if args.decode_schemas
         ),
+        *(Decode(batch=1, input_len=input_len, **lengths) for input_len in args.prompts),
     ]
 
 

@@ -143,8 +143,9 @@ def _decode(system: System, measure: Decode) -> MeasuredFigures:
     prompts = [prompt_ids(measure.seed, i, measure.input_len) for i in range(measure.batch)]
     schemas = [endless_schema(number) for number in range(measure.num_schemas)] or [""]
     times = []
-    # the first time counts for nothing: prompts of these shapes may find kernels that are cold
-    for output_len in (1, 1, measure.output_len + 1):
+    # the first time counts for nothing: batches of these shapes may find kernels that are cold, and
+    # vLLM compiles those of its experts when a batch first asks for them
+    for output_len in (measure.output_len + 1, 1, measure.output_len + 1):
         works = [
             Work(prompt=ids, output_len=output_len, schema=schemas[i % len(schemas)])
             for i, ids in enumerate(prompts)

@@ -34,6 +34,7 @@ class VllmSystem:
             from vllm import LLM
 
             self._engine = LLM(**self._arguments, **_GRAMMARS, max_logprobs=32)
+            self._engine.apply_model(draw_weights)
             self.facts = _facts(self._engine.llm_engine.vllm_config)
 
     def generate(self, works: Sequence[Work]) -> int:
@@ -64,6 +65,7 @@ class VllmSystem:
             from vllm.v1.engine.async_llm import AsyncLLM
 
             self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**self._arguments))
+            await self._engine.collective_rpc("apply_model", args=(draw_weights,))
             self.facts = _facts(self._engine.vllm_config)
         start_s = time.perf_counter()
         streams = []
@@ -90,6 +92,17 @@ class VllmSystem:
             timeline.token_s += [now_s] * len(result.outputs[0].token_ids)
             timeline.num_cached = max(timeline.num_cached, result.num_cached_tokens or 0)
         return timeline
+
+
+def draw_weights(model: Any) -> None:
+    """Draw weights as the engine does (`engine.model.dummy`), in place.
+
+    Its own are so small that the bias of a router decides alone, and all tokens go to the same
+    experts: a step then reads a fraction of the weights.
+    """
+    for name, weight in model.named_parameters():
+        if weight.is_floating_point():
+            weight.data.normal_(1.0 if "norm" in name and name.endswith("weight") else 0.0, 0.02)
 
 
 def _arguments(knobs: Knobs, *, has_prefix_cache: bool) -> dict[str, Any]:
@@ -167,10 +180,11 @@ def _write_words(path: Path) -> None:
 
 if __name__ == "__main__":
     # neither reports to its makers nor looks for models elsewhere; its other sampler is compiled
-    # at first use, which needs a CUDA compiler
+    # at first use, which needs a CUDA compiler; its processes are sent a function (`draw_weights`)
     os.environ |= {
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
         "VLLM_USE_FLASHINFER_SAMPLER": "0",
+        "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
     }
     main(VllmSystem)

@@ -11,12 +11,15 @@ def test_a_command_prints_writes_and_draws(
 ) -> None:
     words = ["offline", "--traces", "alpaca", "--requests", "3", "--decode", "1"]
     words += ["--decode-input", "4", "--decode-output", "2", "--decode-schemas", "2"]
+    words += ["--prompts", "6"]
     words += ["--output", str(tmp_path), "--log"]
     assert main(words) == 0
     (written,) = tmp_path.glob("offline_*.json")
     document = json.loads(written.read_text())
-    assert [measure["kind"] for measure in document["measures"]] == ["Offline", *["Decode"] * 2]
-    assert [measure["num_schemas"] for measure in document["measures"][1:]] == [0, 2]
+    assert [measure["kind"] for measure in document["measures"]] == ["Offline", *["Decode"] * 3]
+    assert [measure["num_schemas"] for measure in document["measures"][1:]] == [0, 2, 0]
+    assert [measure["input_len"] for measure in document["measures"][1:]] == [4, 4, 6]
+    assert document["turns"][0]["figures"][3]["prefill_tokens_per_s"] > 0
     assert document["turns"][0]["figures"][0]["output_tokens_per_s"] > 0
     assert written.with_suffix(".png").stat().st_size > 1000
     printed = capsys.readouterr().out

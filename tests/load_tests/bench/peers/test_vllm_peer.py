@@ -3,17 +3,18 @@
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from torch.nn import LayerNorm, Linear, Module, ModuleDict
 
 from load_tests.bench.peers.measures import Decode, Online
 from load_tests.bench.peers.system import take
-from load_tests.bench.peers.vllm_peer import VllmSystem
+from load_tests.bench.peers.vllm_peer import VllmSystem, draw_weights
 from load_tests.work import Work
 from tests.load_tests.bench.peers.settings import MEASURES, knobs
 
@@ -37,6 +38,7 @@ class Engine:
         self.arguments = arguments
         self.schemas: list[str] = []
         self.is_open = True
+        self.model = Linear(64, 64)
         self.llm_engine = SimpleNamespace(vllm_config=CONFIG)
         self.made.append(self)
 
@@ -50,6 +52,12 @@ class Engine:
 
         width = parameters.beam_width
         return [SimpleNamespace(sequences=[beam(prompt)] * width) for prompt in prompts]
+
+    def apply_model(self, change: Callable[[Any], None]) -> None:
+        change(self.model)
+
+    async def collective_rpc(self, method: str, args: tuple[Any, ...]) -> None:
+        getattr(self, method)(*args)
 
     def shutdown(self) -> None:
         self.is_open = False
@@ -108,9 +116,20 @@ def test_every_measure_has_the_engine_of_its_kind(made: list[Engine], model: Pat
     assert [type(engine) for engine in made] == [*[Batches] * 4, Arrivals]
     # batches end with their process
     assert [engine.is_open for engine in made] == [*[True] * 4, False]
+    # Linear draws within 1 / 8
+    assert all(0.015 < engine.model.weight.std() < 0.025 for engine in made)
     caches = [engine.arguments["enable_prefix_caching"] for engine in made]
     assert caches == [False, False, False, True, False]
     assert (model / "tokenizer.json").is_file()
+
+
+def test_norms_are_near_1_and_all_else_near_0() -> None:
+    model: Module = ModuleDict({"q_norm": LayerNorm(256), "gate": Linear(64, 64)})
+    draw_weights(model)
+    means = {name: weight.mean().item() for name, weight in model.named_parameters()}
+    assert {name: round(mean, 1) + 0 for name, mean in means.items()} == {
+        "q_norm.weight": 1, "q_norm.bias": 0, "gate.weight": 0, "gate.bias": 0,
+    }  # fmt: skip
 
 
 def test_prompts_of_today_may_be_found_in_its_cache(made: list[Engine], model: Path) -> None:
