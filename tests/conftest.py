@@ -15,7 +15,7 @@ from tests import ROOT
 # read by Ray when it is imported, and inherited by its processes
 os.environ |= {
     "RAY_AUTH_MODE": "disabled",
-    "PYTHONPATH": str(ROOT),
+    "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
     "OMP_NUM_THREADS": "1",
     # as in the Makefile: Ray would run its workers behind everything else on the machine
     "RAY_worker_niceness": "0",

@@ -11,7 +11,7 @@ import logging
 import random
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -21,6 +21,8 @@ from engine.config import EngineConfig, ModelConfig
 from engine.integers import div_ceil
 from engine.types import FinishReason, StepStats
 from load_tests import machine, report
+from load_tests.bench.in_process.kernel_times import profile_steps
+from load_tests.bench.in_process.kernel_times import show as show_kernels
 from load_tests.bench.in_process.row_kinds import KINDS, sampling_of, write_tokenizer
 from load_tests.card import Ceilings, find_ceilings
 from load_tests.local_engine import LocalEngine, local_config
@@ -101,11 +103,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_ranks(parser)
     parser.add_argument("--no-peer-memory", action="store_true", help="let NCCL sum everything")
     parser.add_argument("--no-graphs", action="store_true", help="launch every kernel by itself")
+    parser.add_argument(
+        "--profile",
+        action="store_true",
+        help="decode each batch once more, and show the device's time by kernel",
+    )
     report.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Time all steps, then print, write and draw them."""
+    if args.profile and args.tensor_parallel > 1:
+        raise ValueError("--profile sees this process only: leave out --tensor-parallel")
     # the worker logs memory and graphs
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
@@ -121,6 +130,10 @@ def run(args: argparse.Namespace) -> int:
         # read by the first row that needs it, while its folder is there
         timer.decode(1, min(args.inputs), 16)
     timed = [timer.decode(b, length, args.steps) for length in args.inputs for b in args.batches]
+    if args.profile:
+        for batch in args.batches:
+            times = profile_steps(timer.decode_steps(batch, args.inputs[0], args.steps))
+            show_kernels(f"a step that decodes {batch}", times)
     half = max(1, max(args.batches) // 2)
     mixed = [timer.mixed(half, chunk, args.inputs[0]) for chunk in args.chunks]
     timer.close()
@@ -185,6 +198,13 @@ class StepTimer:
         self._add_batch(batch, input_len, num_steps)
         decodes = [step for step in self._drain() if step.stats.num_tokens == batch]
         return _timed(decodes[_NUM_SKIPPED:-_NUM_SKIPPED], batch, 0)
+
+    def decode_steps(self, batch: int, input_len: int, num_steps: int) -> Callable[[], int]:
+        """Prefill a batch; what is returned takes its decode steps, and gives their number."""
+        self._add_batch(batch, input_len, num_steps)
+        while not any(step.stats.num_tokens == batch for step in self._step()):
+            pass
+        return lambda: len(self._drain())
 
     def mixed(self, batch: int, chunk: int, input_len: int, num_steps: int = 16) -> Timed:
         """Time steps of a batch that decodes, each of which prefills another prompt too."""

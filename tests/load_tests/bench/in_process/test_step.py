@@ -46,6 +46,20 @@ def test_steps_of_every_batch_and_mixed_ones_are_timed(tmp_path: Path) -> None:
     assert "batch 1: " in (tmp_path / "LOG.md").read_text()
 
 
+def test_the_time_of_a_step_is_shown_by_kernel(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["step", "--batches", "2", "--inputs", "8", "--steps", "16", "--profile"]
+    words += ["--num-blocks", "64", "--max-model-len", "512", "--output", str(tmp_path)]
+    assert main(words) == 0
+    printed = capsys.readouterr().out
+    assert "a step that decodes 2" in printed
+    assert "aten::" in printed
+    with pytest.raises(SystemExit):
+        main([*words, "--tensor-parallel", "2"])
+    assert "--profile sees this process only" in capsys.readouterr().err
+
+
 def _timer(folder: Path, family: str) -> StepTimer:
     (folder / "config.json").write_text(json.dumps(_WINDOWED[family]))
     options = {"max_num_batched_tokens": 64, "max_num_seqs": 4, "max_model_len": 128}
