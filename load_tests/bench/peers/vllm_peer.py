@@ -97,7 +97,7 @@ class VllmSystem:
 def draw_weights(model: Any) -> None:
     """Draw weights as the engine does (`engine.model.dummy`), in place.
 
-    Those it draws are so small that only the bias of a router decides, and all tokens go to the same
+    Its own are so small that only the bias of a router decides, and all tokens go to the same
     experts: a step then reads a fraction of the weights.
     """
     for name, weight in model.named_parameters():
