@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy
 
@@ -233,6 +233,18 @@ def modern_requests(measure: Online) -> tuple[TracedRequest, ...]:
     """The requests of one of `SOURCES`, which may begin as others do."""
     num_requests = max(1, round(measure.rate_per_s * measure.duration_s))
     return drawn_source(measure.trace).requests(measure.rate_per_s, num_requests, measure.seed)
+
+
+def draw_weights(model: Any) -> None:
+    """Draw a peer's weights as the engine does (`engine.model.dummy`), in place.
+
+    vLLM's own are so small that only the bias of a router decides, and all tokens go to the same
+    experts: a step then reads a fraction of the weights. Its processes import this by name, which
+    they could not from the module that is run.
+    """
+    for name, weight in model.named_parameters():
+        if weight.is_floating_point():
+            weight.data.normal_(1.0 if "norm" in name and name.endswith("weight") else 0.0, 0.02)
 
 
 def prompt_ids(seed: int, index: int, length: int) -> list[int]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from load_tests.bench.peers.measures import Beam, Knobs, Measure, Online
-from load_tests.bench.peers.system import Timeline, is_modern, main
+from load_tests.bench.peers.system import Timeline, draw_weights, is_modern, main
 from load_tests.work import Work
 
 # of the shapes with random weights
@@ -92,17 +92,6 @@ class VllmSystem:
             timeline.token_s += [now_s] * len(result.outputs[0].token_ids)
             timeline.num_cached = max(timeline.num_cached, result.num_cached_tokens or 0)
         return timeline
-
-
-def draw_weights(model: Any) -> None:
-    """Draw weights as the engine does (`engine.model.dummy`), in place.
-
-    Its own are so small that only the bias of a router decides, and all tokens go to the same
-    experts: a step then reads a fraction of the weights.
-    """
-    for name, weight in model.named_parameters():
-        if weight.is_floating_point():
-            weight.data.normal_(1.0 if "norm" in name and name.endswith("weight") else 0.0, 0.02)
 
 
 def _arguments(knobs: Knobs, *, has_prefix_cache: bool) -> dict[str, Any]:

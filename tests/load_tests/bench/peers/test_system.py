@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from statistics import fmean
 
 import pytest
+from torch.nn import LayerNorm, Linear, Module, ModuleDict
 
 from load_tests.bench.peers.measures import Beam, Decode, Offline, Online
-from load_tests.bench.peers.system import Timeline, arrivals, is_modern, take
+from load_tests.bench.peers.system import Timeline, arrivals, draw_weights, is_modern, take
 from load_tests.traffic.lognormal import draw_pairs
 from load_tests.work import Work
 
@@ -106,3 +107,12 @@ def test_single_tokens_have_nothing_between_them(monkeypatch: pytest.MonkeyPatch
     figures = asyncio.run(take(FakeSystem(), ONLINE))
     assert (figures["itl_p50_s"], figures["itl_p999_s"]) == (0.0, 0.0)
     assert figures["normalized_latency_s"] == pytest.approx(0.5)
+
+
+def test_norms_are_near_1_and_all_else_near_0() -> None:
+    model: Module = ModuleDict({"q_norm": LayerNorm(256), "gate": Linear(64, 64)})
+    draw_weights(model)
+    means = {name: weight.mean().item() for name, weight in model.named_parameters()}
+    assert {name: round(mean, 1) + 0 for name, mean in means.items()} == {
+        "q_norm.weight": 1, "q_norm.bias": 0, "gate.weight": 0, "gate.bias": 0,
+    }  # fmt: skip
