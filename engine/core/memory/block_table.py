@@ -47,8 +47,8 @@ def spread(blocks: set[int], tables: Mapping[int, BlockTable]) -> set[int]:
     """
     found: set[int] = set()
     num_before = -1
-    while num_before != len(found):
-        num_before = len(found)
+    while num_before != len(blocks):
+        num_before = len(blocks)
         for key, table in tables.items():
             start = next((i for i, block in enumerate(table.blocks) if block in blocks), None)
             if start is not None:
