@@ -314,6 +314,13 @@ SWAP_MUTANTS = [
         "pass",
     ),
     mutant(
+        "who holds only a copy of a spoiled block goes on",
+        SpoiledBlocks,
+        SpoiledBlocks.recompute,
+        "blocks |= _copied(blocks, step)",
+        "pass",
+    ),
+    mutant(
         "tokens that come from spoiled blocks are kept",
         SpoiledBlocks,
         SpoiledBlocks.recompute,
