@@ -100,6 +100,16 @@ def test_every_package_has_a_line() -> None:
     assert sorted(listed) == sorted(found - {"app", "engine"} | {"load_tests"})
 
 
+def test_words_of_our_own_are_used_where_the_page_says() -> None:
+    page = (ROOT / "docs" / "structures.md").read_text("utf-8")
+    section = page[page.index("## Words that") : page.index("## The classes")]
+    rows = re.findall(r"^\| ([\w ]+) \| .* \| `([\w/.]+)` \|$", section, re.MULTILINE)
+    assert len(rows) == section.count("`") // 2 > 0
+    for word, module in rows:
+        source = (ROOT / module).read_text("utf-8").lower()
+        assert word in source.replace("_", " "), word
+
+
 # a class of the project at the beginning of a row, by number or by letter
 ROW = re.compile(r"^\| (\d+|[a-z]) \| `(\w+)` \| `([\w.]+)` \|", re.MULTILINE)
 

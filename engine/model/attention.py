@@ -14,7 +14,7 @@ _QKV = ("q", "k", "v")
 
 
 class Attention:
-    """One layer's; makes the calls that its model needs and no other."""
+    """The attention of one layer; what its model does not have costs no call."""
 
     def __init__(
         self,

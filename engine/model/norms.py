@@ -100,5 +100,12 @@ def read_norm(
 
 
 def gains(weight: Tensor, added: float, factor: float = 1.0) -> Tensor:
-    """What a norm multiplies by; float32 where it is not what is stored."""
+    """What a norm multiplies by: (weight + added) * factor.
+
+    Args:
+        weight: [width] as it is stored; returned as it is where nothing changes it.
+
+    Returns:
+        [width], float32 where it was changed.
+    """
     return weight if added == 0.0 and factor == 1.0 else (weight.float() + added) * factor

@@ -92,7 +92,7 @@ class TensorParallel:
         return x
 
     def row_sums_of(self, x: Tensor, *, is_deterministic: bool = False) -> RowSums | None:
-        """What sums x, if it is not the transport; see `all_reduce`."""
+        """What sums x in place of the transport (NCCL or gloo); None where the transport does."""
         sums = self.row_sums
         # in any number of rows the same way, as another may round elsewhere
         if sums is None or not (sums.fits(x) if is_deterministic else sums.is_fastest(x)):

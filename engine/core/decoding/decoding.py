@@ -94,7 +94,11 @@ class Decoding:
         self._top_ends = list(accumulate(result.top_counts))
 
     def accept(self, group: SequenceGroup, sequence: Sequence, position: int) -> SequenceUpdates:
-        """Take in what the result has at a position for a sequence that goes on."""
+        """Take in the token, or candidates, that the result has for a sequence that goes on.
+
+        Args:
+            position: of the sequence in the columns of the result.
+        """
         token = self._result.tokens[position]
         if group.beam is not None:
             return self._accept_candidates(group, sequence, token, position)
@@ -112,7 +116,11 @@ class Decoding:
         return NO_UPDATES if reason is UNFINISHED else SequenceUpdates((sequence,))
 
     def accept_prompt_token(self, group: SequenceGroup, position: int) -> None:
-        """Pass on the log-probability that the result has at a position for a prompt's token."""
+        """Pass on the log-probability of the group's next prompt token.
+
+        Args:
+            position: of that token in the columns of the result.
+        """
         self._report(group, PROMPT_CHOICE, UNFINISHED, position)
         group.report_prompt_token()
 

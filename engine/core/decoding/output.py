@@ -98,7 +98,7 @@ def add_beams(
 
 
 def fill_up(output: StepOutput) -> None:
-    """Give every column that is not empty a value for each item."""
+    """Append zeros to the optional columns in use until they are as long as the others."""
     for column in (
         output.cached_tokens,
         output.preemptions,

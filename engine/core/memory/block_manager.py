@@ -154,8 +154,9 @@ class BlockManager(Protocol):
         """Note that all else of a plan is decided, and choose what is saved beside it.
 
         Returns:
-            (GPU block, swap block) pairs: blocks whose contents the pool loses with this plan, or
-            may lose with a later one, and any block for swap blocks that are to be overwritten.
+            (GPU block, swap block) pairs to copy: blocks whose contents the pool loses with this
+            plan, or may lose with a later one. A spoiled swap block is paired with any GPU block:
+            it is overwritten, whatever it gets.
         """
         ...
 

@@ -1,7 +1,7 @@
 """Block tables: from a sequence's logical blocks to physical ones (paper, section 4.2)."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 
@@ -40,18 +40,29 @@ def num_common_blocks(some: list[int], others: list[int]) -> int:
     return num_common
 
 
-def spread(blocks: set[int], tables: Mapping[int, BlockTable]) -> set[int]:
+def spread(
+    blocks: set[int],
+    tables: Mapping[int, BlockTable],
+    *,
+    width: int = 1,
+    sound: Collection[int] = (),
+) -> set[int]:
     """Add to blocks all that were computed from them; returns the keys of the tables with any.
 
     What follows a block in a table was computed from it, and other tables may have it as well.
+
+    Args:
+        width: physical blocks of one logical block, which were computed from each other.
+        sound: blocks that are never added.
     """
     found: set[int] = set()
     num_before = -1
-    while num_before != len(found):
-        num_before = len(found)
+    while num_before != len(blocks):
+        num_before = len(blocks)
         for key, table in tables.items():
             start = next((i for i, block in enumerate(table.blocks) if block in blocks), None)
             if start is not None:
-                blocks.update(table.blocks[start:])
+                blocks.update(table.blocks[start - start % width :])
+                blocks.difference_update(sound)
                 found.add(key)
     return found

@@ -7,7 +7,7 @@ from itertools import takewhile, zip_longest
 
 from engine.core.memory.block_manager import Allocation, BlockTableUpdate
 from engine.core.memory.block_pool import BlockPool
-from engine.core.memory.block_table import BlockTable, num_new_blocks, spread
+from engine.core.memory.block_table import BlockTable, spread
 from engine.core.memory.headroom import NO_HEADROOM, Headroom
 from engine.core.memory.paged_tables import NO_TABLE, PagedTables
 from engine.core.memory.pinned_prefixes import (
@@ -159,8 +159,7 @@ class PagedBlockManager(PagedTables):
             for sequence in group.live
         ]
         users = Counter(swap_block for table in tables for swap_block in table.blocks)
-        num_new = num_new_blocks(tables, self._block_size, users.__getitem__)
-        return self._has_room(len(users) + num_new)
+        return self._has_room(len(users) + self._num_to_grow(tables, users.__getitem__))
 
     def swap_in(self, group: SequenceGroup) -> tuple[list[tuple[int, int]], list[Allocation]]:
         """See `BlockManager.swap_in` (paper, section 4.5); any free blocks will do."""
@@ -174,8 +173,8 @@ class PagedBlockManager(PagedTables):
                     self._pool.share(blocks[swap_block])
                 else:
                     blocks[swap_block] = self._pool.allocate()
-            table = BlockTable([blocks[swap_block] for swap_block in swap_blocks])
-            self._tables[sequence.sequence_id] = table
+            held = [blocks[swap_block] for swap_block in swap_blocks]
+            table = self._tables[sequence.sequence_id] = self._returned(sequence, held)
             self._index.enter(group, sequence, 0)
             self._fill(table, sequence.num_scheduled)
             allocations.append(_allocation(sequence, table, sequence.num_scheduled))
@@ -259,6 +258,14 @@ class PagedBlockManager(PagedTables):
             return allocation
         num_restored = len(swap_ins) * self._block_size
         return replace(allocation, num_restored=num_restored, swap_ins=swap_ins)
+
+    def _returned(self, sequence: Sequence, blocks: list[int]) -> BlockTable:
+        """The table of a sequence whose swapped blocks are in the pool again, still without tokens.
+
+        Args:
+            blocks: in the order in which they were swapped out.
+        """
+        return BlockTable(blocks)
 
     def _num_shared_blocks(self, sequence: Sequence) -> int:
         """Full blocks of the prompt, but that a token is left to compute."""

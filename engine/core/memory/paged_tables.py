@@ -1,7 +1,7 @@
 """Block tables that grow on demand and share blocks (paper, sections 4.3 and 4.4)."""
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import takewhile
 
 from engine.core.memory.block_manager import NO_UPDATE, BlockTableUpdate
@@ -76,12 +76,11 @@ class PagedTables:
 
     def can_append(self, sequence_ids: list[int]) -> bool:
         """See `BlockManager.can_append`."""
-        # none needs more than one block, so there is seldom a need to look closer
-        if len(sequence_ids) <= self._pool.num_free:
+        # none needs more than one logical block, so there is seldom a need to look closer
+        if len(sequence_ids) * self._width <= self._pool.num_free:
             return True
         tables = [self._tables[sequence_id] for sequence_id in sequence_ids]
-        num_new = num_new_blocks(tables, self._block_size, self._pool.references)
-        return num_new <= self._pool.num_free
+        return self._num_to_grow(tables, self._pool.references) <= self._pool.num_free
 
     def append(self, sequence_id: int) -> BlockTableUpdate:
         """See `BlockManager.append` (paper, section 4.3; copy-on-write: section 4.4)."""
@@ -176,6 +175,10 @@ class PagedTables:
     def _num_missing(self, table: BlockTable, end: int) -> int:
         """Blocks that a table has still to get for so many tokens."""
         return self._num_blocks(end) - len(table.blocks)
+
+    def _num_to_grow(self, tables: list[BlockTable], num_users: Callable[[int], int]) -> int:
+        """See `num_new_blocks`."""
+        return num_new_blocks(tables, self._block_size, num_users)
 
     def _distinct_blocks(self, group: SequenceGroup) -> list[int]:
         tables = (self._tables[sequence.sequence_id] for sequence in group.live)

@@ -75,7 +75,7 @@ class PrefixCache:
         self._links: dict[int, Link] = {}
 
     def match(self, links: Iterable[Link]) -> list[int]:
-        """Blocks that hold the longest cached prefix."""
+        """Blocks of the longest run of leading links that are cached."""
         blocks = []
         for link in links:
             block = self._blocks.get(link.key)
@@ -85,7 +85,7 @@ class PrefixCache:
         return blocks
 
     def find(self, link: Link) -> int | None:
-        """The block that holds what a link says."""
+        """The block with the contents that a link identifies, if one is cached."""
         block = self._blocks.get(link.key)
         return None if block is None or self._links[block] != link else block
 

@@ -38,12 +38,14 @@ class SecondLevel:
     def find(self, sequence: Sequence, num_found: int) -> list[int]:
         """Swap blocks with what follows the cached blocks that the index has found for a sequence.
 
-        The index was asked for it last.
+        Args:
+            sequence: the one that the index was last asked to `match`.
+            num_found: blocks that it found.
         """
         return self._swap.match(self._index.missing_keys(sequence, num_found))
 
     def take(self, sequence: Sequence, num_found: int) -> list[int]:
-        """Do the same; they stay in their places until the plan that copies them is complete."""
+        """As `find`; these swap blocks stay until the plan that copies them is complete."""
         found = self.find(sequence, num_found)
         self._swap.read(found)
         return found

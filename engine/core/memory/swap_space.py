@@ -99,7 +99,7 @@ class SwapSpace:
                 self._pool.release(block)
 
     def match(self, keys: Iterable[bytes]) -> list[int]:
-        """Blocks that hold what leading keys say."""
+        """Blocks of the longest run of leading keys whose contents are here."""
         found = []
         for key in keys:
             if key not in self._blocks:

@@ -124,9 +124,9 @@ class Grammars:
                 self._rows[int(rows[place])].last = (step, place)
 
     def ask(self, rows: Int32Array, num_output: Int32Array) -> "NextMasks":
-        """Note that it is to be found out what may follow in active rows [K].
+        """Return what finds out which tokens may follow in active rows [K].
 
-        No row may be changed before it is, but for `note`.
+        Until its `write` has been called, `note` is all that may be called for these rows.
 
         Args:
             num_output: [K] tokens of the output so far.
@@ -135,7 +135,7 @@ class Grammars:
         return NextMasks(self, states, num_output.tolist(), [state.last for state in states])
 
     def read(self, states: Sequence[RowMatcher], unread: Sequence[Sequence[int]]) -> None:
-        """Let the matchers of rows read tokens, by several threads if there are many."""
+        """Let the matcher of each row read its unread tokens, in several threads for many rows."""
         new: list[tuple[RowMatcher, int]] = []
         for state, tokens in zip(states, unread, strict=True):
             if len(tokens) == 1:
@@ -151,9 +151,9 @@ class Grammars:
             executor.consume_token_par([(state.made(), token) for state, token in new])
 
     def compute(self, states: Sequence[RowMatcher], masks: Int32Array) -> None:
-        """Write what rows may say to masks [K, ...], whatever they hold.
+        """Overwrite masks [K, ...] with the tokens that the grammars of K rows allow next.
 
-        A matcher that has failed seems to allow its end.
+        Of a matcher that has failed the library's mask allows the end: ask `is_error` first.
         """
         if not states:
             return
@@ -170,7 +170,7 @@ class Grammars:
         masks[:, common:] = 0
 
     def compute_again(self, state: RowMatcher, mask: Mask) -> None:
-        """The same for a row that may have failed because its lexer was full."""
+        """Overwrite the mask of a row that may have failed only because its lexer was full."""
         if state.num_begun < _MAX_BEGUN and _FULL in state.made().get_error():
             state.begin_again(self._renew(state.grammar))
             self.compute([state], mask[None])
@@ -223,7 +223,7 @@ class Grammars:
 
 @dataclass(frozen=True, slots=True)
 class NextMasks:
-    """What may follow in K rows, to be found out.
+    """Masks of K rows that are still to be computed.
 
     Attributes:
         num_output, last: of the rows, as they were when it was asked for.

@@ -40,14 +40,18 @@ class Compilations:
         self.compiled: list[Compiled] = []
 
     def take_turn(self) -> int:
-        """Which of them the next row is to copy; it is compiled in a thread."""
+        """Index of the matcher that the next row is to copy; a new one is compiled in a thread."""
         turn, self._turn = self._turn, (self._turn + 1) % self._num_copies
         if turn == len(self.compiled):
             self.compiled.append(self._compile(self.text))
         return turn
 
     def copy(self, turn: int) -> tuple[int, LLMatcher]:
-        """Copy it, or another one if it is not compiled yet, and say which it was."""
+        """Copy the matcher of a turn, or one that is compiled if that is not yet.
+
+        Returns:
+            Index of the one that was copied, and the copy.
+        """
         if not self.compiled[turn].done():
             # in their order, so the first ones are
             turn %= max(1, sum(each.done() for each in self.compiled))
@@ -77,6 +81,7 @@ class RowMatcher:
     last: LastToken = None
 
     def fork(self) -> "RowMatcher":
+        """The same for another row, with a copy of the matcher if there is one already."""
         child = replace(self, tokens=[*self.tokens])
         if self.matcher is None:
             child.turn = self.grammar.take_turn()
@@ -110,6 +115,6 @@ class RowMatcher:
         self.matcher.consume_tokens(self.tokens)
 
     def made(self) -> LLMatcher:
-        """The matcher, once something was to be read."""
+        """The matcher, which the first `take_unread` has copied."""
         assert self.matcher is not None
         return self.matcher

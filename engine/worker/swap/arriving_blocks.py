@@ -32,13 +32,13 @@ class BlockMoves:
 
 
 class ArrivingBlocks:
-    """Copies slots to blocks, some layers of all of them after the others.
+    """Copies slots to blocks in parts: the first layers of all blocks, then the next ones.
 
     A part is enqueued when the one before is waited for, so that the bus goes on while the host
     launches the layers that have come. Whoever makes one must call `is_spoiled` at last.
 
     Attributes:
-        num_parts: in which they come.
+        num_parts: how many parts there are.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class ArrivingBlocks:
         self._num_awaited = 0
 
     def begin(self, after: Iterable[object]) -> None:
-        """Enqueue the first part behind the moves out of these marks."""
+        """Enqueue the first part, to begin when the moves out with these marks are done."""
         self._enqueue(self._parts[0], after)
 
     def before_layer(self, layer: int) -> None:

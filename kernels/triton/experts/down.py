@@ -94,11 +94,12 @@ def _down_kernel(
     wait_for_inputs(OVERLAPPED)
     let_next_start(OVERLAPPED, True)
     expert, start, end = block_of(blocks, first_expert, num_experts, IS_SORTED, WORDS)
-    if expert >= 0:
-        if end - start > FEW:
+    # two loops, as the shape of a tile is known when it is compiled
+    for is_few in tl.static_range(2 if FEW > 0 else 1):
+        if expert >= 0 and (end - start <= FEW) == is_few:
             _down_block(
                 parts,
-                hidden,
+                few_hidden if is_few else hidden,
                 weight,
                 bias,
                 pair_weights,
@@ -112,28 +113,7 @@ def _down_kernel(
                 HAS_BIAS,
                 HAS_DESCRIPTORS,
                 IS_EVEN,
-                ROWS,
-                OUTPUTS,
-                COLUMNS,
-            )
-        elif FEW > 0:
-            _down_block(
-                parts,
-                few_hidden,
-                weight,
-                bias,
-                pair_weights,
-                order,
-                expert,
-                start,
-                end,
-                num_outputs,
-                num_columns,
-                IS_SORTED,
-                HAS_BIAS,
-                HAS_DESCRIPTORS,
-                IS_EVEN,
-                FEW,
+                FEW if is_few else ROWS,
                 OUTPUTS,
                 COLUMNS,
             )

@@ -112,9 +112,9 @@ def _gate_up_kernel(
     wait_for_inputs(OVERLAPPED)
     let_next_start(OVERLAPPED, True)
     expert, start, end = block_of(blocks, first_expert, num_experts, IS_SORTED, WORDS)
-    if expert >= 0:
-        # two loops, as the shape of a tile is known when it is compiled
-        if end - start > FEW:
+    # two loops, as the shape of a tile is known when it is compiled
+    for is_few in tl.static_range(2 if FEW > 0 else 1):
+        if expert >= 0 and (end - start <= FEW) == is_few:
             _gate_up_block(
                 hidden,
                 x,
@@ -133,31 +133,7 @@ def _gate_up_kernel(
                 HAS_LIMIT,
                 HAS_DESCRIPTORS,
                 IS_EVEN,
-                ROWS,
-                OUTPUTS,
-                COLUMNS,
-                GATES,
-            )
-        elif FEW > 0:
-            _gate_up_block(
-                hidden,
-                x,
-                weight,
-                bias,
-                order,
-                expert,
-                start,
-                end,
-                num_outputs,
-                num_columns,
-                limit,
-                TOP_K,
-                IS_SORTED,
-                HAS_BIAS,
-                HAS_LIMIT,
-                HAS_DESCRIPTORS,
-                IS_EVEN,
-                FEW,
+                FEW if is_few else ROWS,
                 OUTPUTS,
                 COLUMNS,
                 GATES,

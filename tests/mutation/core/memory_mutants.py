@@ -153,7 +153,7 @@ MEMORY_MUTANTS = [
         "a full pool is not noticed",
         PagedBlockManager,
         PagedBlockManager.can_append,
-        "num_new <= self._pool.num_free",
+        "self._num_to_grow(tables, self._pool.references) <= self._pool.num_free",
         "True",
     ),
     mutant(
@@ -310,7 +310,14 @@ SWAP_MUTANTS = [
         "others that share a spoiled block go on",
         paged_memory,
         spread,
-        "blocks.update(table.blocks[start:])",
+        "blocks.update(table.blocks[start - start % width :])",
+        "pass",
+    ),
+    mutant(
+        "who holds only a copy of a spoiled block goes on",
+        SpoiledBlocks,
+        SpoiledBlocks.recompute,
+        "blocks |= _copied(blocks, step)",
         "pass",
     ),
     mutant(

@@ -261,14 +261,14 @@ SWAPPED_MUTANTS = [
         "a group is swapped in without room",
         PagedBlockManager,
         PagedBlockManager.can_swap_in,
-        "self._has_room(len(users) + num_new)",
+        "self._has_room(len(users) + self._num_to_grow(tables, users.__getitem__))",
         "True",
     ),
     mutant(
         "a group that fits the pool is not swapped in",
         PagedBlockManager,
         PagedBlockManager.can_swap_in,
-        "num_new_blocks(tables, self._block_size, users.__getitem__)",
+        "self._num_to_grow(tables, users.__getitem__)",
         "len(tables)",
     ),
     mutant(

@@ -83,6 +83,7 @@ RULES: list[Callable[[], None]] = [
     preempted_groups.test_a_beam_rewound_by_a_swap_decodes,
     preempted_groups.test_a_choice_aborted_while_it_is_recomputed_ends_once_its_sibling_can_do_without,
     preempted_groups.test_as_many_as_configured_overtake_a_swapped_group,
+    preempted_groups.test_who_holds_only_a_copy_of_a_spoiled_block_is_recomputed,
     queues.test_an_overtaken_group_is_preempted_after_those_that_overtook_it,
     queue_order.test_who_has_had_least_for_its_weight_goes_next,
     queue_order.test_nobody_saves_up_while_nothing_of_it_is_queued,

@@ -1,8 +1,14 @@
 """Faults of what windows keep, give back and find again."""
 
+from engine.core.memory.block_table import spread
+from engine.core.memory.windows import grouped_block_manager
 from engine.core.memory.windows.grouped_block_manager import GroupedBlockManager
 from engine.core.memory.windows.grouped_prefix_index import GroupedPrefixIndex
-from engine.core.memory.windows.grouped_table import GroupedTable
+from engine.core.memory.windows.grouped_table import (
+    GroupedTable,
+    SwappedTable,
+    num_new_in_groups,
+)
 from tests.mutation.core.mutants import mutant
 
 WINDOW_MUTANTS = [
@@ -29,10 +35,10 @@ WINDOW_MUTANTS = [
     ),
     mutant(
         "a swapped window comes back at its first block",
-        GroupedBlockManager,
-        GroupedBlockManager.swap_in,
-        "zip(swapped.places, swap_blocks, strict=True)",
-        "enumerate(swap_blocks)",
+        SwappedTable,
+        SwappedTable.returned,
+        "zip(self.places, blocks, strict=True)",
+        "enumerate(blocks)",
     ),
     mutant(
         "only one group copies a block that others read",
@@ -43,10 +49,10 @@ WINDOW_MUTANTS = [
     ),
     mutant(
         "a spoiled block spoils its own group only",
-        GroupedBlockManager,
-        GroupedBlockManager.spoil,
-        "held[start - start % count :]",
-        "held[start::count]",
+        grouped_block_manager,
+        spread,
+        "table.blocks[start - start % width :]",
+        "table.blocks[start::width]",
     ),
     mutant(
         "a group that comes back needs blocks only for what was swapped",
@@ -54,6 +60,13 @@ WINDOW_MUTANTS = [
         GroupedBlockManager.can_swap_in,
         "len(users) + self._num_to_grow(tables, users.__getitem__)",
         "0",
+    ),
+    mutant(
+        "only one group needs a block for the next token",
+        grouped_block_manager,
+        num_new_in_groups,
+        "num_new += num_groups",
+        "num_new += 1",
     ),
     mutant(
         "a prefix is found although a window before its end is gone",

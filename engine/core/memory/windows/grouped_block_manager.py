@@ -6,22 +6,26 @@ list: logical block `i` of group `g` of `G` is at place `i * G + g`. What was gi
 needed because a prefix was found, is the block `nothing`, which is in use for ever.
 """
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from collections.abc import Sequence as Items
 from dataclasses import replace
 
 from engine.config import window_blocks
 from engine.core.memory.block_manager import NO_UPDATE, Allocation, BlockTableUpdate
 from engine.core.memory.block_pool import BlockPool
-from engine.core.memory.block_table import BlockTable, num_common_blocks
+from engine.core.memory.block_table import BlockTable, num_common_blocks, spread
 from engine.core.memory.headroom import NO_HEADROOM, Headroom
 from engine.core.memory.paged_block_manager import PagedBlockManager
 from engine.core.memory.paged_tables import NO_TABLE
 from engine.core.memory.prefix_cache import PrefixCache
 from engine.core.memory.second_level import SecondLevel
 from engine.core.memory.windows.grouped_prefix_index import GroupedPrefixIndex
-from engine.core.memory.windows.grouped_table import GroupedTable, SwappedTable, num_leading
+from engine.core.memory.windows.grouped_table import (
+    GroupedTable,
+    SwappedTable,
+    num_leading,
+    num_new_in_groups,
+)
 from engine.core.sequence import Sequence
 from engine.core.sequence_group import SequenceGroup
 from engine.integers import div_ceil
@@ -75,17 +79,10 @@ class GroupedBlockManager(PagedBlockManager):
         # positions by sequence id, behind which windows end once the plan is made
         self._passed: dict[int, int] = {}
 
-    def can_append(self, sequence_ids: list[int]) -> bool:
-        """See `BlockManager.can_append`; what the sequences give back meanwhile is not counted."""
-        if len(sequence_ids) * len(self._windows) <= self._pool.num_free:
-            return True
-        tables = [self._tables[sequence_id] for sequence_id in sequence_ids]
-        return self._num_to_grow(tables, self._pool.references) <= self._pool.num_free
-
     def append(self, sequence_id: int) -> BlockTableUpdate:
         """See `BlockManager.append`."""
         table = self._table(sequence_id)
-        blocks, count, update = table.blocks, len(self._windows), NO_UPDATE
+        blocks, count, update = table.blocks, self._width, NO_UPDATE
         index, offset = divmod(table.length, self._block_size)
         first = index * count
         if first == len(blocks):
@@ -152,7 +149,7 @@ class GroupedBlockManager(PagedBlockManager):
 
     def num_tokens_kept_by_others(self, group: SequenceGroup) -> int:
         """See `BlockManager.num_tokens_kept_by_others`."""
-        return super().num_tokens_kept_by_others(group) // len(self._windows)
+        return super().num_tokens_kept_by_others(group) // self._width
 
     def swap_out(self, group: SequenceGroup) -> list[tuple[int, int]]:
         """See `BlockManager.swap_out`; `nothing` is left out."""
@@ -167,41 +164,6 @@ class GroupedBlockManager(PagedBlockManager):
         keys = {block: self._swap.tag(group.request.request_id) for block in blocks}
         return self._swap.store(tables, keys)
 
-    def can_swap_in(self, group: SequenceGroup) -> bool:
-        """See `BlockManager.can_swap_in`."""
-        tables = [
-            BlockTable(self._swap.tables[sequence.sequence_id], sequence.num_scheduled)
-            for sequence in group.live
-        ]
-        users = Counter(swap_block for table in tables for swap_block in table.blocks)
-        return self._has_room(len(users) + self._num_to_grow(tables, users.__getitem__))
-
-    def swap_in(self, group: SequenceGroup) -> tuple[list[tuple[int, int]], list[Allocation]]:
-        """See `BlockManager.swap_in`."""
-        blocks: dict[int, int] = {}
-        allocations = []
-        for sequence in group.live:
-            swapped = self._swapped.pop(sequence.sequence_id)
-            table = swapped.table.copied()
-            table.length = table.num_slots = 0
-            table.blocks = [self._nothing] * len(table.blocks)
-            swap_blocks = self._swap.tables[sequence.sequence_id]
-            for place, swap_block in zip(swapped.places, swap_blocks, strict=True):
-                if swap_block in blocks:
-                    self._pool.share(blocks[swap_block])
-                else:
-                    blocks[swap_block] = self._pool.allocate()
-                table.blocks[place] = blocks[swap_block]
-            self._hold_nothing(table)
-            self._tables[sequence.sequence_id] = table
-            self._index.enter(group, sequence, 0)
-            self._fill(table, sequence.num_scheduled)
-            update = BlockTableUpdate(tuple(enumerate(table.blocks)))
-            allocations.append(Allocation(sequence, update, sequence.num_scheduled))
-        self._swap.read(blocks)
-        self._swap.discard(group.sequences)
-        return list(blocks.items()), allocations
-
     def discard(self, group: SequenceGroup) -> None:
         """See `BlockManager.discard`."""
         super().discard(group)
@@ -214,17 +176,7 @@ class GroupedBlockManager(PagedBlockManager):
 
     def spoil(self, blocks: set[int]) -> set[int]:
         """See `BlockManager.spoil`; layers of all groups were computed from each other."""
-        sequence_ids: set[int] = set()
-        count, num_before = len(self._windows), -1
-        while num_before != len(blocks):
-            num_before = len(blocks)
-            for sequence_id, table in self._tables.items():
-                held = table.blocks
-                start = next((i for i, block in enumerate(held) if block in blocks), None)
-                if start is not None:
-                    sequence_ids.add(sequence_id)
-                    blocks.update(held[start - start % count :])
-                    blocks.discard(self._nothing)
+        sequence_ids = spread(blocks, self._tables, width=self._width, sound={self._nothing})
         for block in blocks:
             self._index.forget(block)
         return sequence_ids
@@ -254,7 +206,7 @@ class GroupedBlockManager(PagedBlockManager):
     ) -> Allocation:
         """Make block tables that begin with the shared blocks of a prefix."""
         assert not swapped
-        count = len(self._windows)
+        count = self._width
         for block in prefix:
             self._pool.share(block)
         end = self._first_end(group, sequence, len(prefix))
@@ -283,20 +235,19 @@ class GroupedBlockManager(PagedBlockManager):
         assert isinstance(table, GroupedTable)
         return table
 
-    def _num_to_grow(self, tables: Iterable[BlockTable], num_users: Callable[[int], int]) -> int:
-        """Blocks to allocate so that each table can grow by one token; see `num_new_blocks`."""
-        count, num_new = len(self._windows), 0
-        writers: Counter[int] = Counter()
-        for table in tables:
-            if table.length % self._block_size:
-                writers.update(table.blocks[-count:])
-            else:
-                num_new += count
-        return num_new + sum(min(num, num_users(block) - 1) for block, num in writers.items())
+    def _num_to_grow(self, tables: list[BlockTable], num_users: Callable[[int], int]) -> int:
+        """See `num_new_blocks`; what windows give back meanwhile is not counted."""
+        return num_new_in_groups(tables, self._block_size, self._width, num_users)
+
+    def _returned(self, sequence: Sequence, blocks: list[int]) -> BlockTable:
+        table = self._swapped.pop(sequence.sequence_id).returned(blocks, self._nothing)
+        for _ in range(table.blocks.count(self._nothing)):
+            self._pool.share(self._nothing)
+        return table
 
     def _slide(self, table: GroupedTable, position: int) -> None:
         """Give back the blocks that no token from a position on sees."""
-        count, size = len(self._windows), self._block_size
+        count, size = self._width, self._block_size
         for group, window in enumerate(self._windows):
             end = (position - window + 1) // size if window else 0
             for index in range(table.starts[group], end):
@@ -324,11 +275,6 @@ class GroupedBlockManager(PagedBlockManager):
         table.blocks[place] = copy
         self._fill_block(copy, table.length % self._block_size)
         return source, copy
-
-    def _hold_nothing(self, table: GroupedTable) -> None:
-        for block in table.blocks:
-            if block == self._nothing:
-                self._pool.share(block)
 
     def _fill(self, table: BlockTable, num_tokens: int) -> None:
         """Count positions [length, length + num_tokens), those of shared blocks once."""

@@ -1,5 +1,7 @@
 """The block tables of one sequence, one for each group of layers, as one interleaved list."""
 
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from engine.core.memory.block_table import BlockTable
@@ -40,6 +42,28 @@ class SwappedTable:
 
     table: GroupedTable
     places: tuple[int, ...]
+
+    def returned(self, blocks: list[int], nothing: int) -> GroupedTable:
+        """The same table with other blocks at its places, still without tokens."""
+        held = [nothing] * len(self.table.blocks)
+        for place, block in zip(self.places, blocks, strict=True):
+            held[place] = block
+        return replace(self.table, blocks=held, length=0, num_slots=0)
+
+
+def num_new_in_groups(
+    tables: Iterable[BlockTable], block_size: int, num_groups: int, num_users: Callable[[int], int]
+) -> int:
+    """See `num_new_blocks`: for a logical block each group gets one."""
+    num_new = 0
+    writers: Counter[int] = Counter()
+    for table in tables:
+        # not by the number of blocks: of a table that is swapped out, only some are listed
+        if table.length % block_size:
+            writers.update(table.blocks[-num_groups:])
+        else:
+            num_new += num_groups
+    return num_new + sum(min(num, num_users(block) - 1) for block, num in writers.items())
 
 
 def num_leading(block: int, blocks: list[int]) -> int:

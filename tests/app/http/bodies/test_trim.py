@@ -1,6 +1,8 @@
 """The system gets its pages back once a burst of large requests is over."""
 
+import ctypes
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -52,5 +54,10 @@ async def test_small_requests_are_not_worth_it(clock: LoopClock) -> None:
     assert not done.is_set()
 
 
-def test_any_c_library_will_do() -> None:
+@pytest.mark.parametrize("is_glibc", [True, False])
+def test_any_c_library_will_do(is_glibc: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[int] = []
+    library = SimpleNamespace(malloc_trim=kept.append) if is_glibc else SimpleNamespace()
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
     trim_memory()
+    assert kept == ([0] if is_glibc else [])

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from engine.core.memory.block_manager import BlockTableUpdate
+from engine.core.memory.block_table import BlockTable, spread
 from engine.core.memory.headroom import NO_HEADROOM, Headroom
 from engine.core.memory.paged_block_manager import PagedBlockManager
 from engine.core.sequence_group import SequenceGroup
@@ -257,3 +258,12 @@ def test_a_recomputed_group_shares_the_full_blocks_of_its_prompt() -> None:
     assert admit(manager, group) == [0, 4]
     assert manager.block_table(0) == (0, 1, 2)
     assert manager.block_table(1) == (0, 3)
+
+
+def test_spoiled_blocks_spread_until_no_table_has_more_of_them() -> None:
+    # block 5 comes behind a spoiled one in the last table only, and is in the second one as well,
+    # before 6, which the first has of it
+    tables = {0: BlockTable([1, 2, 6]), 1: BlockTable([4, 5, 6, 7]), 2: BlockTable([8, 5, 9])}
+    blocks = {7, 8}
+    assert spread(blocks, tables) == {0, 1, 2}
+    assert blocks == {5, 6, 7, 8, 9}
