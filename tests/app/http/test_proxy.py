@@ -241,6 +241,24 @@ async def test_a_large_body_has_its_turn_until_its_answer_begins(
     await asyncio.wait(requests)
 
 
+async def test_of_many_requests_at_once_a_few_begin_in_each_turn() -> None:
+    begun: list[Scope] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        begun.append(scope)
+
+    async def send(message: Message) -> None:
+        pass
+
+    proxy = ProxyMiddleware(app)
+    scopes: list[Scope] = [{"type": "http", "path": "/", "headers": []} for _ in range(50)]
+    requests = [asyncio.create_task(proxy(scope, never, send)) for scope in scopes]
+    await asyncio.sleep(0)
+    assert 0 < len(begun) < len(requests)
+    await asyncio.gather(*requests)
+    assert begun == scopes
+
+
 @pytest.mark.parametrize(
     ("client", "status"), [("127.0.0.1", 200), ("::1", 200), ("192.0.2.7", 404), (None, 404)]
 )
