@@ -1,7 +1,7 @@
 """What runs in front of the application, where HTTP comes in.
 
-It gives requests their ids, takes headers from clients that are meant for Serve, and lets requests
-with large bodies in a few at a time.
+It gives requests their ids, takes headers from clients that are meant for Serve, lets requests with
+large bodies in one at a time, and of many that come at once a few.
 
 serve_config.yaml names `middlewares` in its `controller_options`. Serve calls it in each HTTP proxy
 and, behind HAProxy, in each ingress replica, before it looks at a request itself. It is imported
@@ -75,7 +75,9 @@ class ProxyMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        await self._arrivals.begin()
+        if scope.get("method") == "POST":
+            # a probe must not wait behind a burst
+            await self._arrivals.begin()
         request_id = identify(scope)
         kept = [(name, value) for name, value in scope["headers"] if not _is_taken(name)]
         kept.append((ID_HEADER.encode(), request_id.encode()))

@@ -41,6 +41,13 @@ HTTP_FAULTS = [
         noticed_by="test_of_many_a_few_begin_in_a_turn_in_their_order",
     ),
     Fault(
+        what="a probe waits behind a burst of requests",
+        function=ProxyMiddleware.__call__,
+        old='if scope.get("method") == "POST":',
+        new="if True:",
+        noticed_by="test_of_many_requests_at_once_a_few_begin_in_each_turn",
+    ),
+    Fault(
         what="a request that has left stops those that wait to begin behind it",
         function=Arrivals._next_turn,
         old="if not turn.done():",
