@@ -9,10 +9,10 @@ all are read.
 import asyncio
 from collections import deque
 
-# requests that begin in one turn of the event loop. When 512 came at once, the longest turn took 50
-# ms of CPU time (a busy core of an AMD EPYC), and 190 without turns; with 4 it took 36, but the
-# median of first tokens came a third later, as each turn also sends what open streams have got
-_NUM_AT_ONCE = 8
+# requests that begin in one turn of the event loop. When 512 came at once, the longest turn took 40
+# to 51 ms of CPU time (a busy core of an AMD EPYC), and 124 to 210 without turns; with 8 no less,
+# and the last first tokens came later, as each turn also sends what open streams have got
+_NUM_AT_ONCE = 16
 
 
 class Arrivals:
