@@ -46,8 +46,9 @@ _QUIET = {
     # Ray's agents see the end of a pipe when the raylet ends, and need not look for it
     "RAY_enable_pipe_based_agent_to_parent_health_check": "1",
 }
-# what Ray measures of itself, for its exporter and its dashboard
-_NO_METRICS = {"RAY_enable_metrics_collection": "0"}
+# what Ray and Serve measure of themselves, for Ray's exporter and its dashboard; of each request
+# HAProxy would log two lines, and its manager in Python read one
+_NO_METRICS = {"RAY_enable_metrics_collection": "0", "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0"}
 
 
 def own_ray(environment: Mapping[str, str], *, has_metrics: bool = False) -> dict[str, str]:

@@ -21,5 +21,9 @@ async def finish(task: "asyncio.Future[ResultT]") -> ResultT:
     if cancelled is not None:
         # asyncio logs the exception of a task that was never looked at
         _ = task.cancelled() or task.exception()
-        raise cancelled
+        try:
+            raise cancelled
+        finally:
+            # else error and frame keep each other, and with them the whole request
+            del cancelled
     return task.result()

@@ -1,7 +1,7 @@
 """What runs in front of the application, where HTTP comes in.
 
-It gives requests their ids, takes headers from clients that are meant for Serve, and lets requests
-with large bodies in a few at a time.
+It gives requests their ids, takes headers from clients that are meant for Serve, lets requests with
+large bodies in one at a time, and of many that come at once a few.
 
 serve_config.yaml names `middlewares` in its `controller_options`. Serve calls it in each HTTP proxy
 and, behind HAProxy, in each ingress replica, before it looks at a request itself. It is imported
@@ -27,6 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.generation.watchdog import Watchdog
 from app.http.bodies.turns import BodyTurns
 from app.http.errors import describe
+from app.http.flow.arrivals import Arrivals
 from app.http.flow.direct_writer import open_direct_writer
 from app.http.flow.guarded_protocol import guard_uvicorn
 from app.http.operator.access import is_local
@@ -67,12 +68,16 @@ class ProxyMiddleware:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
         self._turns = BodyTurns()
+        self._arrivals = Arrivals()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request; other scopes pass through."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if scope.get("method") == "POST":
+            # a probe must not wait behind a burst
+            await self._arrivals.begin()
         request_id = identify(scope)
         kept = [(name, value) for name, value in scope["headers"] if not _is_taken(name)]
         kept.append((ID_HEADER.encode(), request_id.encode()))

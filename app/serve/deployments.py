@@ -88,9 +88,9 @@ class IngressDeployment:
         parts: list[Any] = [self._drainable]
         if self._observed is not None:
             parts.append(self._observed.start())
-        self._app = CountedApp(self._make_app(*parts))
-        search_seldom()
-        return self._app
+        app = self._app = CountedApp(self._make_app(*parts))
+        search_seldom(lambda: app.num_open)
+        return app
 
     async def drain(self, seconds: float) -> int:
         """Refuse new requests, wait for open ones; returns how many are open after `seconds`."""
@@ -171,7 +171,7 @@ class EngineDeployment:
             supervisor = self._supervisor
             mirror = RayMirror(ENGINE_METRICS, supervisor.series, self._replica)
             self._mirroring = asyncio.create_task(mirror.run())
-        search_seldom()
+        search_seldom(lambda: self._running.num_open)
 
     async def tag(self) -> str:
         """Return the replica's tag."""

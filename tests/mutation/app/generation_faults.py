@@ -1,5 +1,6 @@
 """Faults of the way from the engine's output to the choices of an answer."""
 
+from app.generation.cancellation import finish
 from app.generation.generation import Generation, _rank, _submit
 from app.generation.intervals import in_intervals
 from app.generation.prompt_reader import PromptReader
@@ -23,6 +24,13 @@ GENERATION_FAULTS = [
         noticed_by="test_another_engine_begins_again",
     ),
     # generation
+    Fault(
+        what="a request that was cancelled at its end stays until a search for garbage",
+        function=finish,
+        old="del cancelled",
+        new="pass",
+        noticed_by="test_a_cancelled_caller_leaves_nothing_to_the_garbage_collector",
+    ),
     Fault(
         what="the worst of the candidates are returned",
         function=Generation.best,

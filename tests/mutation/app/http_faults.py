@@ -3,6 +3,7 @@
 from app.generation.allowance import AnswerClock, allowance_of
 from app.generation.watchdog import Watchdog
 from app.http.bodies.request_body import BodyReader
+from app.http.flow.arrivals import Arrivals
 from app.http.flow.guarded_protocol import GuardedProtocol
 from app.http.middleware import RequestMiddleware
 from app.http.operator.access import OperatorAccess, is_local
@@ -31,6 +32,27 @@ HTTP_FAULTS = [
         old=' + _SIZE_PER_OBJECT * body.count(b"{")',
         new="",
         noticed_by="test_many_objects_are_checked_beside_the_event_loop",
+    ),
+    Fault(
+        what="hundreds of requests begin in one turn of the event loop",
+        function=Arrivals.begin,
+        old="self._num_begun < _NUM_AT_ONCE",
+        new="True",
+        noticed_by="test_of_many_a_few_begin_in_a_turn_in_their_order",
+    ),
+    Fault(
+        what="a probe waits behind a burst of requests",
+        function=ProxyMiddleware.__call__,
+        old='if scope.get("method") == "POST":',
+        new="if True:",
+        noticed_by="test_of_many_requests_at_once_a_few_begin_in_each_turn",
+    ),
+    Fault(
+        what="a request that has left stops those that wait to begin behind it",
+        function=Arrivals._next_turn,
+        old="if not turn.done():",
+        new="if True:",
+        noticed_by="test_one_that_leaves_while_it_waits_takes_no_place",
     ),
     Fault(
         what="a client that reads nothing is waited for",
