@@ -114,25 +114,8 @@ class SequenceGroup:
 
     @property
     def ready(self) -> list[Sequence]:
-        """Sequences of a running group whose next token can be planned."""
-        if self.status is not RUNNING:
-            return []
-        if self.beam is not None:
-            # the next token of a beam is known only when all beams have their candidates
-            return [
-                s
-                for s in self.sequences
-                if s.prefill_end <= s.num_scheduled < len(s.prompt) + len(s.output)
-                and s.finish_reason is UNFINISHED
-            ]
-        max_tokens = self.max_tokens
-        return [
-            s
-            for s in self.sequences
-            if s.num_scheduled >= s.prefill_end
-            and s.finish_reason is UNFINISHED
-            and len(s.output) + s.num_in_flight < max_tokens
-        ]
+        """Sequences whose next token can be planned; none unless the group runs."""
+        return [sequence for _, sequence in ready_members([self])]
 
     @property
     def is_prefilling(self) -> bool:
@@ -309,11 +292,26 @@ class SequenceGroup:
 Member = tuple[SequenceGroup, Sequence]
 
 
-def schedule_decodes(ready: list[Member], step: int) -> None:
-    """Plan the next token of each of these sequences, all of which are `SequenceGroup.ready`.
+def ready_members(groups: Iterable[SequenceGroup]) -> list[Member]:
+    """Sequences of running groups whose next token can be planned, with their groups.
 
-    A function over the batch and not a method, since calls for each sequence would take time.
+    A function over the batch and not a method, since calls for each group would take time.
     """
+    return [
+        (group, s)
+        for group in groups
+        if group.status is RUNNING
+        for s in group.sequences
+        if s.num_scheduled >= s.prefill_end
+        and s.finish_reason is UNFINISHED
+        and len(s.output) + s.num_in_flight < group.max_tokens
+        # the next token of a beam is known only when all beams have their candidates
+        and (group.beam is None or s.num_scheduled < len(s.prompt) + len(s.output))
+    ]
+
+
+def schedule_decodes(ready: list[Member], step: int) -> None:
+    """Plan the next token of each of these sequences; a function, see `ready_members`."""
     for _, sequence in ready:
         sequence.num_scheduled += 1
         sequence.num_in_flight += 1

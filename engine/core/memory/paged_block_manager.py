@@ -108,7 +108,7 @@ class PagedBlockManager(PagedTables):
 
     def usage(self) -> MemoryUsage:
         """See `BlockManager.usage`."""
-        return replace(super().usage(), swapped=self._swap.num_used * self._block_size)
+        return self._usage(self._swap.num_used)
 
     def snapshot(self, sequence_ids: Iterable[int]) -> PoolSnapshot:
         """See `BlockManager.snapshot`."""

@@ -141,8 +141,12 @@ class PagedTables:
         """See `BlockManager.block_table`."""
         return tuple(self._tables[sequence_id].blocks)
 
-    def usage(self) -> MemoryUsage:
-        """See `BlockManager.usage`; what is swapped is not counted here."""
+    def num_distinct_blocks(self, group: SequenceGroup) -> int:
+        """See `BlockManager.num_distinct_blocks`."""
+        return len(self._distinct_blocks(group))
+
+    def _usage(self, num_swapped: int) -> MemoryUsage:
+        """See `BlockManager.usage`; `num_swapped` blocks of the swap space are in use."""
         size = self._block_size
         total = self._pool.num_blocks * size
         cached = self._pool.num_unused_kept * size
@@ -157,12 +161,9 @@ class PagedTables:
             pinned=pinned,
             free=free,
             shared_saving=self._num_logical - self._num_filled,
+            swapped=num_swapped * size,
             num_evicted=self._pool.num_evicted,
         )
-
-    def num_distinct_blocks(self, group: SequenceGroup) -> int:
-        """See `BlockManager.num_distinct_blocks`."""
-        return len(self._distinct_blocks(group))
 
     def _num_kept_free(self, num_sequences: int) -> int:
         num_tables = num_sequences * self._width

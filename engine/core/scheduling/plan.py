@@ -130,7 +130,7 @@ class PlannedStep:
     def decode(self, sequences: list[Member]) -> None:
         """Feed the last token of each one's row and sample the next."""
         self.sampled += sequences
-        self.plan.decode_rows.extend([sequence.row for _, sequence in sequences])
+        self.plan.decode_rows.fromlist([sequence.row for _, sequence in sequences])
         self.num_left -= len(sequences)
 
     def prefill(self, group: SequenceGroup, sequence: Sequence, count: int) -> bool:

@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 
 from engine.core.events import Events
 from engine.core.scheduling.queue_order import QueueOrder, Waiting
-from engine.core.sequence_group import Member, SequenceGroup, Status
+from engine.core.sequence_group import Member, SequenceGroup, Status, ready_members
 from engine.types import EventKind
 
 
@@ -71,7 +71,7 @@ class Queues:
 
     def ready(self) -> list[Member]:
         """Sequences whose next token can be planned, with their groups, in order of entrance."""
-        return [(group, sequence) for group in self.running for sequence in group.ready]
+        return ready_members(self.running)
 
     def add(self, group: SequenceGroup) -> None:
         """Queue a group."""

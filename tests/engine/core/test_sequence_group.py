@@ -2,7 +2,13 @@
 
 import pytest
 
-from engine.core.sequence_group import SequenceGroup, Status, receive_results, schedule_decodes
+from engine.core.sequence_group import (
+    SequenceGroup,
+    Status,
+    ready_members,
+    receive_results,
+    schedule_decodes,
+)
 from engine.types import FinishReason, SamplingParams
 from tests.engine.core.harness.groups import group_of
 
@@ -71,6 +77,33 @@ def test_a_group_with_tokens_in_flight_does_not_run_again() -> None:
         group.start_running()
     receive_results([(group, sequence)])
     group.start_running()
+
+
+def test_running_sequences_are_ready_until_all_their_tokens_are_planned() -> None:
+    waiting, running = group_of([1], (7,)), group_of([1, 2], (7,), (8,))
+    running.start_running()
+    members = ready_members([waiting, running])
+    assert members == [(running, sequence) for sequence in running.sequences]
+    schedule_decodes(members[:1], step=0)
+    assert running.ready == running.sequences[1:]
+    running.abort_choice(1)
+    assert running.ready == []
+
+
+def test_what_is_still_to_be_prefilled_is_not_ready() -> None:
+    group = running_pair()
+    assert group.ready == []
+    group.sequences[0].schedule_prefill(1, samples=True, step=0)
+    assert group.ready == group.sequences
+
+
+def test_beams_are_ready_once_their_token_is_known() -> None:
+    group = group_of([1, 2], (7,), sampling=SamplingParams(max_tokens=4, n=2, beam_width=2))
+    group.start_running()
+    (beam,) = group.sequences
+    assert group.ready == []
+    beam.rewind()
+    assert group.ready == [beam]
 
 
 def test_an_aborted_choice_is_deferred_no_longer() -> None:

@@ -123,7 +123,7 @@ PIN_MUTANTS = [
     mutant(
         "pinned blocks count as slots that are wasted",
         PagedTables,
-        PagedTables.usage,
+        PagedTables._usage,
         "- cached - pinned - self._num_filled",
         "- cached - self._num_filled",
     ),

@@ -1,10 +1,11 @@
 """Faults of plans, queues, ends and output."""
 
 from engine.core import scheduler as scheduler_module
+from engine.core import sequence_group
 from engine.core.decoding.beam_search import BeamSearch
 from engine.core.decoding.decoding import Decoding
 from engine.core.scheduler import Scheduler
-from engine.core.scheduling import grouping
+from engine.core.scheduling import grouping, queues
 from engine.core.scheduling.deferred_release import DeferredRelease
 from engine.core.scheduling.plan import PlannedStep
 from engine.core.scheduling.queue_order import FairOrder
@@ -196,10 +197,31 @@ SCHEDULER_MUTANTS = [
     ),
     mutant(
         "plans ahead go beyond max_tokens",
-        SequenceGroup,
-        SequenceGroup.ready,
+        queues,
+        sequence_group.ready_members,
         "len(s.output) + s.num_in_flight",
         "len(s.output)",
+    ),
+    mutant(
+        "sequences that have ended are planned",
+        queues,
+        sequence_group.ready_members,
+        "s.finish_reason is UNFINISHED",
+        "True",
+    ),
+    mutant(
+        "prompts decode before they are computed",
+        queues,
+        sequence_group.ready_members,
+        "s.num_scheduled >= s.prefill_end",
+        "True",
+    ),
+    mutant(
+        "a beam is planned before its token is known",
+        queues,
+        sequence_group.ready_members,
+        "s.num_scheduled < len(s.prompt) + len(s.output)",
+        "True",
     ),
 ]
 
