@@ -81,7 +81,7 @@ def load_kernels(
     Args:
         dtype: of the elements.
         num_threads: that compute; results have the same bits with any number.
-        portable: whether to leave out the parts written for AVX-512 and AMX.
+        portable: whether to leave out the parts written for AVX2, AVX-512 and AMX.
     """
     library = load_library(_DEFINITIONS[dtype] + ("PORTABLE",) * portable)
     return Library(library, num_threads) if library else None

@@ -3,7 +3,7 @@
 // Every file is compiled once per element type: with -DELEMENT_BF16 tensors hold bfloat16, else
 // float. Arithmetic is in float; a result is rounded once, when it is stored. Strides count
 // elements.
-// -DPORTABLE leaves out what is written for one instruction set, as on a CPU without it.
+// -DPORTABLE leaves out what is written for one instruction set, as on a CPU without any of them.
 #pragma once
 
 #include <float.h>

@@ -1,4 +1,4 @@
-// Matrix product for bfloat16 weights that are packed once, on AMX tiles or in AVX512-BF16.
+// Matrix product for bfloat16 weights that are packed once, on AMX tiles, in AVX-512 or in AVX2.
 //
 // The sum over k runs in one order for any number of rows, so a row's result does not depend on the
 // batch. Weights are read once per call in memory order, which is what bounds small batches.

@@ -50,7 +50,8 @@ INLINE void multiply(float *sums, const struct product *p, int64_t row, int64_t 
 INLINE void store_block(const struct product *p, const float *sums, int64_t row, int64_t rows,
                         int64_t start) {
     for (int64_t r = 0; r < rows; r++, sums += BLOCK_N)
-        store_sums(p, row + r, start, _mm512_load_ps(sums), _mm512_load_ps(sums + 16));
+        for (int half = 0; half < BLOCK_N; half += VECTOR)
+            store_sums(p, row + r, start + half, *(const floats *)(sums + half));
 }
 
 // Before and after products of m rows by one thread.

@@ -1,11 +1,10 @@
 // AMX: eight tile registers of 16 rows of 64 bytes, multiplied as pairs of bfloat16 into floats.
 #pragma once
 
-#include "common.h"
+#include "vectors.h"
 
-#if defined(ELEMENT_BF16) && defined(__AMX_BF16__) && defined(__AVX512BF16__) && !defined(PORTABLE)
+#if defined(HAS_PAIRS) && defined(__AMX_BF16__)
 #define HAS_TILES
-#include <immintrin.h>
 
 enum {
     TILE_ROWS = 16,

@@ -1,5 +1,5 @@
 // The tile instructions of AMX in plain C, so that what is written for them runs on any CPU with
-// AVX512-BF16. Included before the kernels, with __AMX_BF16__ defined.
+// AVX2. Included before the kernels, with __AMX_BF16__ defined.
 #pragma once
 
 #include <immintrin.h>

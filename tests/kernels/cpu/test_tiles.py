@@ -1,4 +1,4 @@
-"""What is written for AMX, with its instructions emulated, on any CPU with AVX512-BF16."""
+"""What is written for AMX and AVX-512, with instructions emulated, on any CPU with AVX2."""
 
 import shutil
 from pathlib import Path
@@ -15,23 +15,32 @@ from kernels.reference import ReferenceBackend
 from tests.kernels.batches import Shape, make_batch, make_layout
 
 pytestmark = pytest.mark.slow
-EMULATION = Path(__file__).parent / "amx_emulation.h"
+FOLDER = Path(__file__).parent
+TILES = f"-O1 -include {FOLDER / 'amx_emulation.h'} -D__AMX_BF16__"
+# emulated only where the CPU has none; optimizing that takes the compiler long
+WIDE = f"-O0 -include {FOLDER / 'avx512_emulation.h'}"
+OPTIONS = {
+    "tiles": TILES,
+    "tiles and wide pairs": f"-DEMULATES_BF16 {TILES} {WIDE}",
+    "wide pairs": f"-DEMULATES_BF16 {WIDE}",
+    "wide floats": f"-mno-avx512bf16 {WIDE}",
+}
 ROWS = [(17, 1), (15, 15), (300, 1), (40, 3), (400, 170)]
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
+@pytest.fixture(scope="module", params=OPTIONS)
+def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Library:
     plain, wide = load_kernels(torch.bfloat16), load_kernels(torch.float32)
     if plain is None or wide is None or not plain.has_pairs or not shutil.which("gcc"):
-        pytest.skip("no C compiler or no AVX512-BF16 here")
-    folder = tmp_path_factory.mktemp("tiles")
+        pytest.skip("no C compiler or no AVX2 here")
+    folder = tmp_path_factory.mktemp("emulated")
     compiler = folder / "cc"
-    compiler.write_text(f'#!/bin/sh\nexec gcc -D__AMX_BF16__ -include {EMULATION} "$@" -O1\n')
+    compiler.write_text(f'#!/bin/sh\nexec gcc "$@" {OPTIONS[request.param]}\n')
     compiler.chmod(0o755)
     loaded = load_library(("ELEMENT_BF16",), compiler=str(compiler), cache=folder)
     assert loaded is not None
     library = Library(loaded, num_threads=2)
-    library.has_tiles = True
+    library.has_tiles = "tiles" in request.param
     return library
 
 
