@@ -19,6 +19,7 @@ from engine.types import EngineSnapshot, IntColumn, int32
 
 MAX_REFERENCES, KEPT, PINNED = 63, 64, 128
 _AS_KEPT = bytes(KEPT * (value > 0) for value in range(256))
+_AT_MOST = bytes(min(value, MAX_REFERENCES) for value in range(256))
 # where the lowest byte of a number stands
 _LOWEST = 0 if sys.byteorder == "little" else -1 % 4
 
@@ -59,11 +60,11 @@ def frame_of(
 
 
 def _states(snapshot: EngineSnapshot) -> bytes:
-    """A byte for each block; of tens of thousands nothing is looked at one by one."""
+    """A byte for each block; of tens of thousands none is looked at by itself as a rule."""
     pool, count = snapshot.pool, len(snapshot.pool.references)
     # the lowest byte of each number, which is all of it but where a block has 256 users
-    low = pool.references.tobytes()[_LOWEST :: pool.references.itemsize]
-    if count and max(pool.references) > MAX_REFERENCES:
+    low = pool.references.tobytes()[_LOWEST :: pool.references.itemsize].translate(_AT_MOST)
+    if count and max(pool.references) > 255:
         low = bytes(min(each, MAX_REFERENCES) for each in pool.references)
     both = int.from_bytes(low, "big") | int.from_bytes(pool.kept.translate(_AS_KEPT), "big")
     states = bytearray(both.to_bytes(count, "big"))
