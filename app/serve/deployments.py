@@ -134,6 +134,7 @@ class EngineDeployment:
     """
 
     _supervisor: Supervisor | None = None
+    _is_ending = False
     _mirroring: "asyncio.Task[None] | None" = None
 
     # Serve awaits the constructor; a replica takes calls only once its weights are loaded
@@ -227,9 +228,13 @@ class EngineDeployment:
         """Log from a level on, for a while; not the processes of the gang."""
         self._log_level.set(level, ttl_s)
 
-    async def is_ready(self) -> bool:
-        """Whether the engine makes steps."""
-        return self._running.is_healthy
+    async def is_ready(self, may_wait: bool) -> bool:
+        """Whether the engine makes steps.
+
+        Args:
+            may_wait: for another replica, which a request to one that ends may.
+        """
+        return self._running.is_healthy or (may_wait and self._is_ending)
 
     async def max_model_len(self) -> int:
         """Longest prompt plus output in tokens."""
@@ -260,7 +265,8 @@ class EngineDeployment:
         )
 
     async def __del__(self) -> None:
-        """Called by Serve when the replica stops."""
+        """Called by Serve when the replica stops; a router may go on choosing it for a while."""
+        self._is_ending = True
         if self._mirroring is not None:
             self._mirroring.cancel()
         if self._supervisor is not None:

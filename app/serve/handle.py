@@ -96,9 +96,10 @@ class ServeEngineHandle:
 
     async def is_ready(self) -> bool:
         """See `EngineHandle.is_ready`; a request that may wait for a first replica needs none."""
-        if self._start_wait_s and not await self._is_any_running():
+        may_wait = self._start_wait_s > 0
+        if may_wait and not await self._is_any_running():
             return True
-        return bool(await _answer(self._engine.is_ready.remote()))
+        return bool(await _answer(self._engine.is_ready.remote(may_wait)))
 
     async def max_model_len(self) -> int:
         """See `EngineHandle.max_model_len`."""

@@ -3,7 +3,8 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import psutil
@@ -98,6 +99,20 @@ async def pins() -> list[list[str]]:
 
 async def test_a_replica_that_is_ready_has_pinned_the_configured_prefixes(url: str) -> None:
     assert await pins() == [["configured"]] * 2
+
+
+async def test_a_replica_that_ends_is_ready_for_those_who_may_wait_for_the_next() -> None:
+    replica: Any = SimpleNamespace(
+        _running=SimpleNamespace(is_healthy=False),
+        _supervisor=None,
+        _mirroring=None,
+        _is_ending=False,
+    )
+    engine = cast("Any", EngineDeployment).func_or_class
+    assert not await engine.is_ready(replica, may_wait=True)
+    await engine.__del__(replica)
+    assert await engine.is_ready(replica, may_wait=True)
+    assert not await engine.is_ready(replica, may_wait=False)
 
 
 async def test_concurrent_requests_get_their_own_tokens(http: httpx.AsyncClient) -> None:

@@ -129,6 +129,16 @@ async def test_a_replica_that_cannot_be_reached_is_an_error_of_the_engine(
         await anext(engine.attach("one", 7))
 
 
+@pytest.mark.parametrize("start_wait_s", [0.0, 15.0])
+async def test_a_replica_is_told_whether_requests_may_wait_for_the_next(
+    start_wait_s: float,
+) -> None:
+    deployment = FakeDeployment("a")
+    engine = ServeEngineHandle(cast("DeploymentHandle[Any]", deployment), start_wait_s=start_wait_s)
+    assert await engine.is_ready()
+    assert deployment.calls[-1] == (None, "is_ready", (start_wait_s > 0,))
+
+
 async def test_our_own_mistakes_stay_what_they_are() -> None:
     with pytest.raises(ZeroDivisionError):
         await handle(FakeDeployment(ZeroDivisionError())).is_ready()
