@@ -12,6 +12,8 @@ from load_tests.bench.peers import vllm_cpu_child
 _SCRIPT = Path(vllm_cpu_child.__file__)
 # GiB of its KV cache: room for the largest batch of a small model
 _CACHE_GIB = 4
+# that it may take to end once it has nothing more to do
+_END_LIMIT_S = 60.0
 
 
 class VllmCpu:
@@ -71,9 +73,12 @@ class VllmCpu:
         return self._cpu_s
 
     def close(self) -> None:
-        """End the process, which has nothing to do."""
-        self._process.terminate()
-        self._process.communicate()
+        """End the process by ending its input: what it has printed gets to its log first."""
+        try:
+            self._process.communicate(timeout=_END_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None

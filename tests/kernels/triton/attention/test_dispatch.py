@@ -132,6 +132,7 @@ def test_a_window_needs_a_plan_of_its_own(device: torch.device) -> None:
         attention(q, batch.kv_layer, batch.layout, 1.0, window=2)
 
 
+@pytest.mark.usefixtures("products_in_order")
 @pytest.mark.parametrize("dtype", DTYPES_OF_BITS)
 def test_a_token_with_a_window_does_not_depend_on_its_chunk_or_batch(
     dtype: torch.dtype, device: torch.device
@@ -185,6 +186,7 @@ def single_row(batch: Batch, row: int, span: tuple[int, int]) -> Batch:
     return on_device(replace(batch, layout=layout), device)
 
 
+@pytest.mark.usefixtures("products_in_order")
 @pytest.mark.parametrize("dtype", DTYPES_OF_BITS)
 def test_a_decode_does_not_depend_on_its_batch(dtype: torch.dtype, device: torch.device) -> None:
     num_rows = 64 if device.type == "cuda" else 6
@@ -198,6 +200,7 @@ def test_a_decode_does_not_depend_on_its_batch(dtype: torch.dtype, device: torch
         assert torch.equal(attend(q[row : row + 1], single), together[row : row + 1]), row
 
 
+@pytest.mark.usefixtures("products_in_order")
 @pytest.mark.parametrize("dtype", DTYPES_OF_BITS)
 @pytest.mark.parametrize("num_heads", [2, 4])
 def test_a_prefill_does_not_depend_on_its_chunks(

@@ -55,6 +55,7 @@ def test_rows_that_are_not_finite_get_experts_that_exist(device: torch.device) -
             assert ids.max() < 20
 
 
+@pytest.mark.usefixtures("products_in_order")
 def test_a_row_has_the_same_bits_in_batches_and_slabs_of_any_size(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,6 +89,7 @@ class _Launches:
         return launch
 
 
+@pytest.mark.usefixtures("products_in_order")
 def test_rows_whose_bits_count_take_one_form_of_the_kernel(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:

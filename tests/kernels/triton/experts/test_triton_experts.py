@@ -95,6 +95,7 @@ def test_a_rank_with_some_experts_computes_their_part(
         assert_near(layer(x), expected(x, weights, routing, held))
 
 
+@pytest.mark.usefixtures("products_in_order")
 def test_a_row_has_the_same_bits_in_every_batch(device: torch.device, small_tiles: None) -> None:
     torch.manual_seed(0)
     layer = TritonExperts(make_weights((4, 96, 40), torch.float16, device), Routing(top_k=2))
@@ -167,6 +168,7 @@ def test_large_layers_equal_the_reference(
     assert_near(out, expected(x, weights, routing), _LARGE_LAYER)
 
 
+@pytest.mark.usefixtures("products_in_order")
 @pytest.mark.gpu
 def test_tiles_are_no_part_of_the_bits(device: torch.device) -> None:
     torch.manual_seed(0)

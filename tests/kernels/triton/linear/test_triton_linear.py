@@ -35,6 +35,7 @@ def test_long_sums_take_another_library_and_leave_the_setting_as_it_was(
     assert torch.backends.cuda.preferred_blas_library() == before
 
 
+@pytest.mark.usefixtures("products_in_order")
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(
