@@ -21,8 +21,7 @@ from engine.config import EngineConfig, ModelConfig
 from engine.integers import div_ceil
 from engine.types import FinishReason, StepStats
 from load_tests import machine, report
-from load_tests.bench.in_process.kernel_times import profile_steps
-from load_tests.bench.in_process.kernel_times import show as show_kernels
+from load_tests.bench.in_process import kernel_times
 from load_tests.bench.in_process.row_kinds import KINDS, sampling_of, write_tokenizer
 from load_tests.card import Ceilings, find_ceilings
 from load_tests.local_engine import LocalEngine, local_config
@@ -132,8 +131,8 @@ def run(args: argparse.Namespace) -> int:
     timed = [timer.decode(b, length, args.steps) for length in args.inputs for b in args.batches]
     if args.profile:
         for batch in args.batches:
-            times = profile_steps(timer.decode_steps(batch, args.inputs[0], args.steps))
-            show_kernels(f"a step that decodes {batch}", times)
+            steps = timer.decode_steps(batch, args.inputs[0], args.steps)
+            kernel_times.show(f"a step that decodes {batch}", kernel_times.profile_steps(steps))
     half = max(1, max(args.batches) // 2)
     mixed = [timer.mixed(half, chunk, args.inputs[0]) for chunk in args.chunks]
     timer.close()
