@@ -2,13 +2,15 @@
 
 import socket
 
-from engine.executor.channel import Channel
+from engine.executor.channel import PACKET_BYTES, Channel
 from engine.executor.tcp_channel import TcpChannel
 
 
 def channel_pair() -> tuple[Channel, Channel]:
-    """Two connected ends inside this process."""
+    """Two connected ends inside this process, with room for a few packets on any machine."""
     left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in (left, right):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * PACKET_BYTES)
     return Channel(left), Channel(right)
 
 
