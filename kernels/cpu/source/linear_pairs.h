@@ -45,7 +45,7 @@ INLINE void multiply_pairs(const struct product *p, int64_t row, int64_t start, 
 #pragma GCC unroll 2
             for (int phase = 0; phase < PHASES; phase++) {
                 // inputs are read again by each phase: there are no registers to keep them
-                __asm__("" : "+r"(inputs));
+                if (PHASES > 1) __asm__("" : "+r"(inputs));
                 factors weight[4];
 #pragma GCC unroll 4
                 for (int v = 0; v < 2 * units; v++) {

@@ -82,7 +82,7 @@ INLINE floats add_products(floats sums, factors a, factors b) {
 #ifdef HAS_WIDE_VECTORS
 // the first `count` lanes, of as many as there are
 INLINE __mmask16 lanes_of(int64_t count) {
-    return count >= VECTOR ? 0xFFFF : (__mmask16)((1u << count) - 1);
+    return (__mmask16)((1u << (count < VECTOR ? count : VECTOR)) - 1);
 }
 #endif
 
