@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tests import ROOT
@@ -26,6 +27,11 @@ os.environ |= {
     # a proxy that starts slowly fails every test of the cluster
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
 }
+# no test says how fast the machine is that runs it
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("slow")
 # nothing that tests import is garbage; see `_keep_imported`
 gc.disable()
 

@@ -182,7 +182,7 @@ VALUES = st.recursive(
 
 @pytest.mark.parametrize("model", GOOD)
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_no_error_speaks_the_validation_library_s_words(
     model: type[Strict], data: st.DataObject
 ) -> None:

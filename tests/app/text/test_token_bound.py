@@ -4,7 +4,7 @@ from functools import cache
 from itertools import product
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, pre_tokenizers
 from tokenizers import Tokenizer as Backend
@@ -53,7 +53,6 @@ def tokenizers() -> dict[str, Tokenizer]:
     return {name: each for name, each in found.items() if each.at_least("a " * 9, ALL)}
 
 
-@settings(deadline=None)
 @given(st.data(), TEXTS)
 @example(None, "<s>" * 3)
 def test_no_text_has_fewer_tokens(data: st.DataObject | None, text: str) -> None:
@@ -66,7 +65,6 @@ def test_no_text_has_fewer_tokens(data: st.DataObject | None, text: str) -> None
             assert least <= len(ids), name
 
 
-@settings(deadline=None)
 @given(st.data(), st.lists(TEXTS, max_size=4))
 def test_no_conversation_has_fewer_tokens(data: st.DataObject, contents: list[str]) -> None:
     name = data.draw(st.sampled_from(list(tokenizers())))

@@ -4,7 +4,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
@@ -99,7 +99,7 @@ MESSAGES: list[tuple[Codec[Any], SearchStrategy[Any]]] = [
 
 
 @pytest.mark.parametrize(("codec", "messages"), MESSAGES)
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30)
 @given(data=st.data())
 def test_every_message_comes_back_as_it_was(
     codec: Codec[Any], messages: SearchStrategy[Any], data: st.DataObject
@@ -153,7 +153,7 @@ def test_junk_is_an_invariant_violation(junk: bytes) -> None:
 
 
 @pytest.mark.parametrize(("codec", "messages"), MESSAGES)
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30)
 @given(data=st.data())
 def test_a_damaged_message_raises_nothing_else(
     codec: Codec[Any], messages: SearchStrategy[Any], data: st.DataObject

@@ -60,7 +60,7 @@ IDS = st.lists(st.integers(0, VOCAB - 1), max_size=VOCAB, unique=True).map(tuple
 
 
 @given(IDS, IDS, IDS, IDS, st.integers(0, 1), st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_rules_are_refused_exactly_where_they_leave_no_token(
     allowed: tuple[int, ...],
     bad: tuple[int, ...],

@@ -97,7 +97,7 @@ OURS = make_tokenizer(MODEL)
 
 
 @given(text=st.text(alphabet="helo thdg tw\n<end>é🎉▁1", max_size=20) | st.sampled_from(TEXTS))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_pieces_are_those_of_sentencepiece(text: str) -> None:
     if not any(symbol in text for symbol in ("<end>", "\n\n", "▁")):
         expected = THEIRS.encode(text)

@@ -15,7 +15,7 @@ def naive(tokens: list[int], limit: RepetitionLimit) -> bool:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     tokens=st.lists(st.integers(0, 2), max_size=40),
     min_size=st.integers(1, 4),

@@ -109,7 +109,7 @@ def backlogged(driver: SchedulerDriver, weights: dict[bytes, float], rng: Random
     return cost
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(st.integers(0, 1000), st.sampled_from([1.0, 2.0, 3.0, 10.0]), st.integers(2, 12))
 def test_backlogged_accounts_share_by_their_weights(seed: int, weight: float, rows: int) -> None:
     driver = SchedulerDriver(num_blocks=200, num_rows=rows, budget=48)
