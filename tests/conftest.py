@@ -28,9 +28,7 @@ os.environ |= {
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
 }
 # no test says how fast the machine is that runs it
-settings.register_profile(
-    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+settings.register_profile("slow", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("slow")
 # nothing that tests import is garbage; see `_keep_imported`
 gc.disable()
