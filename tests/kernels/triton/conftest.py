@@ -70,11 +70,18 @@ def _patched_once(patch: Callable[[Any], Any]) -> Callable[[Any], Any]:
         scope, is_launch = patch(function), not patched
         patched.add(module)
         if is_launch:
-            restore = scope.restore
-            scope.restore = lambda: (patched.clear(), restore())
+            scope.restore = _both(patched.clear, scope.restore)
         return scope
 
     return patch_in_launch
+
+
+def _both(first: Callable[[], None], second: Callable[[], None]) -> Callable[[], None]:
+    def call() -> None:
+        first()
+        second()
+
+    return call
 
 
 def _looked_up_once(look_up: Callable[[Any], Any]) -> Callable[[Any], Any]:
