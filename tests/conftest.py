@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tests import ROOT
@@ -26,6 +27,9 @@ os.environ |= {
     # a proxy that starts slowly fails every test of the cluster
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
 }
+# how long an example takes says how much else the machine does
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 # nothing that tests import is garbage; see `_keep_imported`
 gc.disable()
 
