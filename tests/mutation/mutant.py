@@ -141,10 +141,10 @@ def in_place(fault: Fault) -> Iterator[None]:
         target.__code__ = right
 
 
-def every_third(faults: Iterable[T], name: Callable[[T], str]) -> list[Any]:
-    """Parameters of which every third is for each run, the others for where time is no matter."""
+def every_sixth(faults: Iterable[T], name: Callable[[T], str]) -> list[Any]:
+    """Parameters of which every sixth is for each run, the others for where time is no matter."""
     return [
-        pytest.param(fault, id=name(fault), marks=[pytest.mark.slow] if index % 3 else [])
+        pytest.param(fault, id=name(fault), marks=[pytest.mark.slow] if index % 6 else [])
         for index, fault in enumerate(faults)
     ]
 

@@ -12,7 +12,7 @@ from tests.mutation.app.request_faults import REQUEST_FAULTS
 from tests.mutation.app.routing_faults import ROUTING_FAULTS
 from tests.mutation.app.telemetry_faults import TELEMETRY_FAULTS
 from tests.mutation.app.text_faults import TEXT_FAULTS
-from tests.mutation.mutant import Fault, every_third, in_place, is_noticed
+from tests.mutation.mutant import Fault, every_sixth, in_place, is_noticed
 from tests.mutation.runtime_faults import RUNTIME_FAULTS
 from tests.mutation.worker_faults import WORKER_FAULTS
 
@@ -32,7 +32,7 @@ FAULTS: list[Fault] = [
 ]
 
 
-@pytest.mark.parametrize("fault", every_third(FAULTS, lambda fault: fault.what))
+@pytest.mark.parametrize("fault", every_sixth(FAULTS, lambda fault: fault.what))
 def test_the_fault_is_noticed(fault: Fault) -> None:
     assert is_noticed(fault)
 

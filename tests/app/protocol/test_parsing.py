@@ -40,7 +40,7 @@ VALUES = st.recursive(
 
 @pytest.mark.parametrize("model", GOOD)
 @given(st.data())
-@settings(max_examples=500)
+@settings(max_examples=200)
 def test_a_mutated_body_is_accepted_or_refused_by_name(
     model: type[Strict], data: st.DataObject
 ) -> None:
@@ -61,7 +61,7 @@ def test_a_mutated_body_is_accepted_or_refused_by_name(
 
 
 @given(st.binary(max_size=60) | st.text(st.characters(exclude_categories=["Cs"])).map(str.encode))
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_random_bytes_are_an_object_or_malformed(body: bytes) -> None:
     with suppress(MalformedBody):
         assert isinstance(parse_object(body), dict)

@@ -140,7 +140,7 @@ PIECES = spelled_vocabulary("a", "b", "ab", "ba", b"\xc3", b"\xa4", b"a\xc3", sp
     st.sampled_from([FinishReason.STOP, FinishReason.LENGTH]),
     st.data(),
 )
-@settings(max_examples=500)
+@settings(max_examples=200)
 def test_result_does_not_depend_on_how_tokens_are_grouped(
     tokens: list[int],
     stops: list[str],
@@ -233,7 +233,7 @@ def without_early_stops(tokens: list[int], stops: tuple[str, ...], min_tokens: i
     st.lists(st.text("ab\u00e9", min_size=1, max_size=3), min_size=1, max_size=3).map(tuple),
     st.integers(0, 8),
 )
-@settings(max_examples=500)
+@settings(max_examples=200)
 def test_a_stop_string_begins_after_the_least_number_of_tokens(
     tokens: list[int], stops: tuple[str, ...], min_tokens: int
 ) -> None:

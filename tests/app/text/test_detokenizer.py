@@ -17,7 +17,7 @@ def stream(vocabulary: Vocabulary, ids: list[int], *, skip_special: bool = True)
 
 
 @given(TEXT)
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_byte_level_text_comes_back_from_its_tokens(text: str) -> None:
     ids = byte_level_backend().encode(text).ids
     deltas = stream(BYTE_LEVEL, ids, skip_special=False)
@@ -26,7 +26,7 @@ def test_byte_level_text_comes_back_from_its_tokens(text: str) -> None:
 
 
 @given(st.lists(st.integers(0, len(BYTE_LEVEL) - 1), max_size=40), st.booleans())
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_any_byte_level_ids_decode_as_in_one_shot(ids: list[int], skip_special: bool) -> None:
     deltas = stream(BYTE_LEVEL, ids, skip_special=skip_special)
     whole = byte_level_backend().decode(ids, skip_special_tokens=skip_special)
@@ -34,7 +34,7 @@ def test_any_byte_level_ids_decode_as_in_one_shot(ids: list[int], skip_special: 
 
 
 @given(TEXT)
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_metaspace_text_decodes_as_in_one_shot(text: str) -> None:
     ids = metaspace_backend().encode(text).ids
     deltas = stream(METASPACE, ids)

@@ -61,8 +61,15 @@ async def _texts(http: httpx.AsyncClient, path: str, **fields: Any) -> list[str]
     return [choice["text"] if "text" in choice else text_of(choice) for choice in ended]
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+@pytest.mark.parametrize(
+    ("path", "stream"),
+    [
+        (COMPLETIONS, False),
+        (CHAT, True),
+        pytest.param(COMPLETIONS, True, marks=pytest.mark.slow),
+        pytest.param(CHAT, False, marks=pytest.mark.slow),
+    ],
+)
 async def test_answers_follow_a_schema(path: str, stream: bool, app: Starlette) -> None:
     kinds: list[dict[str, Any]] = [{"n": 3, "seed": 5}, {"temperature": 0}]
     async with in_process(app) as http:

@@ -86,7 +86,7 @@ def test_as_many_as_configured_overtake_a_swapped_group() -> None:
 
 
 def test_overtaking_and_shares_change_no_answer() -> None:
-    for seed in range(60):
+    for seed in range(24):
         run_workload(seed, max_overtakes=3, prompt_share=0.4)
 
 
@@ -156,7 +156,7 @@ class _OftenFullBlockManager(PagedBlockManager):
         super().free(sequence_id)
 
 
-@pytest.mark.parametrize("num_requests", [60, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_requests", [30, pytest.param(200, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("preemption", "run_ahead"),
     [(SWAP, 1), (RECOMPUTE, 2), (MixedPreemption(0), 2)],

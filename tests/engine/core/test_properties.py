@@ -15,7 +15,7 @@ NUM_WORKLOADS = 300
 @pytest.mark.parametrize(
     "first_seed",
     [
-        pytest.param(seed, marks=[pytest.mark.slow] if seed >= NUM_WORKLOADS // 2 else [])
+        pytest.param(seed, marks=[pytest.mark.slow] if seed >= NUM_WORKLOADS // 3 else [])
         for seed in range(0, NUM_WORKLOADS, 50)
     ],
 )
@@ -52,10 +52,10 @@ def test_workloads_reach_every_end_and_preempt_in_both_ways() -> None:
 @pytest.mark.parametrize(
     ("machine", "num_examples"),
     [
-        (BlockPoolMachine, 200),
-        (PagedBlockManagerMachine, 150),
-        (GroupedBlockManagerMachine, 50),
-        (EngineMachine, 150),
+        (BlockPoolMachine, 100),
+        (PagedBlockManagerMachine, 50),
+        (GroupedBlockManagerMachine, 20),
+        (EngineMachine, 60),
         pytest.param(BlockPoolMachine, 4000, marks=pytest.mark.slow),
         pytest.param(PagedBlockManagerMachine, 2000, marks=pytest.mark.slow),
         pytest.param(GroupedBlockManagerMachine, 800, marks=pytest.mark.slow),

@@ -69,8 +69,15 @@ def test_logprobs_of_every_step_equal_transformers(tiny: TinyModel) -> None:
     assert row.output == tiny.greedy(_prompt(37), _NUM_TOKENS)
 
 
-@pytest.mark.parametrize("block_size", [1, 4, 16])
-@pytest.mark.parametrize("chunk", [1, 7, 64])
+@pytest.mark.parametrize(
+    ("chunk", "block_size"),
+    [
+        # each of both in every run, the other pairs where time is no matter
+        pytest.param(chunk, block_size, marks=[] if i == j else [pytest.mark.slow])
+        for i, chunk in enumerate((1, 7, 64))
+        for j, block_size in enumerate((4, 1, 16))
+    ],
+)
 def test_greedy_ids_do_not_depend_on_chunks_and_blocks(
     gqa: TinyModel, chunk: int, block_size: int
 ) -> None:
@@ -88,8 +95,17 @@ def test_learned_positions_do_not_depend_on_chunks(tabled: TinyModel, chunk: int
     assert driver.generate(row, _NUM_TOKENS) == tabled.greedy(_prompt(70), _NUM_TOKENS)
 
 
-@pytest.mark.parametrize("mode", ["recompute", "swap"])
-@pytest.mark.parametrize("budget", [4, 7, 64])
+@pytest.mark.parametrize(
+    ("budget", "mode"),
+    [
+        (7, "swap"),
+        (64, "recompute"),
+        pytest.param(4, "swap", marks=pytest.mark.slow),
+        pytest.param(4, "recompute", marks=pytest.mark.slow),
+        pytest.param(7, "recompute", marks=pytest.mark.slow),
+        pytest.param(64, "swap", marks=pytest.mark.slow),
+    ],
+)
 def test_preempted_requests_generate_what_transformers_does(
     tabled: TinyModel, budget: int, mode: str
 ) -> None:

@@ -37,7 +37,7 @@ def _config(tiny: TinyModel, num_slots: int = 60, **settings: Any) -> EngineConf
     return config.with_options(swap_bytes=num_slots * config.block_bytes)
 
 
-@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
 async def test_a_rebuilt_gang_finds_what_a_killed_one_has_saved(
     tiny: TinyModel, ranks: int
 ) -> None:

@@ -156,7 +156,7 @@ def test_bits_are_the_same_alone_and_in_a_batch_of_16(
         assert [_bits(together.reported[index, 0]) for index in range(4)] == single
 
 
-@pytest.mark.parametrize("chunk", [1, 5, 16, 33])
+@pytest.mark.parametrize("chunk", [1, 5, 33])
 def test_bits_are_the_same_for_any_chunks(
     setting: tuple[Model, dict[str, Any]], single: list[tuple[Any, ...]], chunk: int
 ) -> None:
@@ -227,9 +227,10 @@ def test_bits_do_not_come_from_a_cache_that_others_filled(
 
 def test_choices_and_rules_keep_their_bits(setting: tuple[Model, dict[str, Any]]) -> None:
     kind = replace(_SAMPLING, repetition_penalty=1.2, frequency_penalty=0.3, top_p=0.9)
-    together = _run(setting, _PROMPTS, [replace(kind, n=3)] * 4)
-    for index, prompt in enumerate(_PROMPTS):
-        for choice in range(3):
+    together = _run(setting, _PROMPTS, [replace(kind, n=2)] * 4)
+    # a prompt of one chunk, and one of several blocks
+    for index, prompt in enumerate(_PROMPTS[:2]):
+        for choice in range(2):
             single = _run(setting, [prompt], [replace(kind, seed=kind.seed + choice)])
             assert _bits(together.reported[index, choice]) == _bits(single.reported[0, 0])
 

@@ -39,7 +39,7 @@ from tests.mutation.core import (
     window_mutants,
 )
 from tests.mutation.core.mutants import Mutant
-from tests.mutation.mutant import every_third
+from tests.mutation.mutant import every_sixth
 
 CORE_MUTANTS: list[Mutant] = [
     *memory_mutants.MEMORY_MUTANTS,
@@ -130,7 +130,7 @@ def _run_everything() -> None:
         run_workload(seed)
 
 
-@pytest.mark.parametrize("fault", every_third(CORE_MUTANTS, _name), indirect=True)
+@pytest.mark.parametrize("fault", every_sixth(CORE_MUTANTS, _name), indirect=True)
 def test_rules_or_workloads_notice(fault: str) -> None:
     with pytest.raises(FAILURES):
         _run_everything()
@@ -147,7 +147,7 @@ def _lose_engines() -> None:
 
 
 @pytest.mark.parametrize(
-    "fault", every_third(resumption_mutants.RESUMPTION_MUTANTS, _name), indirect=True
+    "fault", every_sixth(resumption_mutants.RESUMPTION_MUTANTS, _name), indirect=True
 )
 def test_losses_of_engines_notice(fault: str) -> None:
     with pytest.raises(FAILURES):
@@ -161,13 +161,13 @@ def _run_windows() -> None:
         run_workload(seed, windows=WINDOWS[seed % len(WINDOWS)])
 
 
-@pytest.mark.parametrize("fault", every_third(window_mutants.WINDOW_MUTANTS, _name), indirect=True)
+@pytest.mark.parametrize("fault", every_sixth(window_mutants.WINDOW_MUTANTS, _name), indirect=True)
 def test_workloads_of_window_models_notice(fault: str) -> None:
     with pytest.raises(FAILURES):
         _run_windows()
 
 
-@pytest.mark.parametrize("fault", memory_mutants.POOL_MUTANTS, indirect=True, ids=_name)
+@pytest.mark.parametrize("fault", every_sixth(memory_mutants.POOL_MUTANTS, _name), indirect=True)
 def test_the_model_of_the_pool_notices(fault: str) -> None:
     quick = settings(
         max_examples=1000, deadline=None, database=None, phases=[Phase.generate], print_blob=False

@@ -131,7 +131,7 @@ async def test_messages_that_are_only_counted_may_be_longer_than_the_context() -
 
 @pytest.mark.parametrize("min_output", [0, 1])
 @given_by(text=st.text(max_size=60) | st.text(alphabet="ab 7\n.", max_size=60))
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_what_fits_is_not_refused(min_output: int, text: str) -> None:
     tokenizer = chatml_tokenizer()
     message = Message(role="user", content=text, name=None, tool_call_id=None)

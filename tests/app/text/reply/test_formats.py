@@ -25,7 +25,7 @@ def test_every_format_is_recorded() -> None:
     assert {reply.format for reply in REPLIES} == FORMATS.keys()
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(
     format=st.sampled_from(sorted(FORMATS)),
     thinking=st.sampled_from([(False, False), (True, False), (True, True)]),

@@ -57,7 +57,7 @@ def test_first_to_be_complete_wins_and_then_the_longest() -> None:
 
 
 @given(st.text("ab", max_size=30), st.lists(SHORT, max_size=4), st.booleans(), st.data())
-@settings(max_examples=400)
+@settings(max_examples=150)
 def test_result_does_not_depend_on_how_text_is_cut(
     text: str, stops: list[str], include: bool, data: st.DataObject
 ) -> None:

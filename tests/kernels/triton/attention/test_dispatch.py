@@ -1,5 +1,6 @@
 """Attention of mixed batches against the reference, and against itself in other arrangements."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -37,12 +38,21 @@ def case(shape: Shape, rows: list[tuple[int, int]], device: torch.device) -> tup
     return random_queries(shape, batch), batch
 
 
+def in_turn(values: Sequence[Any]) -> list[Any]:
+    """Pairs with a type each for every run, the types in turn; the other pairs are slow."""
+    return [
+        pytest.param(value, dtype, marks=[pytest.mark.slow] if (i + j) % 2 else [])
+        for i, value in enumerate(values)
+        for j, dtype in enumerate(DTYPES)
+    ]
+
+
 @pytest.mark.usefixtures("poisoned_outputs")
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("num_heads", "num_kv_heads"), [(3, 3), (8, 2), (6, 2)])
+@pytest.mark.parametrize(("heads", "dtype"), in_turn([(3, 3), (8, 2), (6, 2)]))
 def test_attention_equals_the_reference(
-    num_heads: int, num_kv_heads: int, dtype: torch.dtype, device: torch.device
+    heads: tuple[int, int], dtype: torch.dtype, device: torch.device
 ) -> None:
+    num_heads, num_kv_heads = heads
     shape = Shape(num_heads=num_heads, num_kv_heads=num_kv_heads, dtype=dtype)
     assert_attends(*case(shape, ROWS, device))
 
@@ -55,8 +65,7 @@ def test_any_block_size(block_size: int, device: torch.device) -> None:
 
 
 @pytest.mark.usefixtures("poisoned_outputs")
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("head_dim", [80, 96, 128, 256])
+@pytest.mark.parametrize(("head_dim", "dtype"), in_turn([80, 96, 128, 256]))
 def test_any_head_dim(head_dim: int, dtype: torch.dtype, device: torch.device) -> None:
     shape = Shape(num_heads=2, num_kv_heads=1, head_dim=head_dim, dtype=dtype)
     assert_attends(*case(shape, [(300, 1), (60, 33)], device))
@@ -75,19 +84,15 @@ WINDOWED = [(1, 1), (65, 1), (401, 1), (16, 16), (190, 150), (40, 2)]
 
 
 @pytest.mark.usefixtures("poisoned_outputs")
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
-    ("window", "num_heads", "num_kv_heads", "block_size"),
-    [(1, 2, 1, 16), (40, 3, 1, 7), (64, 2, 1, 256), (130, 4, 2, 16), (1000, 2, 1, 16)],
+    ("extents", "dtype"),
+    # window, heads, heads of keys, tokens in a block
+    in_turn([(1, 2, 1, 16), (40, 3, 1, 7), (64, 2, 1, 256), (130, 4, 2, 16), (1000, 2, 1, 16)]),
 )
 def test_windows(
-    window: int,
-    num_heads: int,
-    num_kv_heads: int,
-    block_size: int,
-    dtype: torch.dtype,
-    device: torch.device,
+    extents: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device
 ) -> None:
+    window, num_heads, num_kv_heads, block_size = extents
     shape = Shape(
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
