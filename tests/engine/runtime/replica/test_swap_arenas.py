@@ -66,7 +66,7 @@ async def test_each_rank_has_an_object_of_the_replica_that_goes_with_it() -> Non
     await _until_nobody_refers_to(numbers)
 
 
-@pytest.mark.parametrize("num_groups", [300, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_groups", [100, pytest.param(1000, marks=pytest.mark.slow)])
 async def test_many_swapped_groups_leave_no_object(tiny: TinyModel, num_groups: int) -> None:
     """All their blocks go through the one arena, which goes with the replica."""
     config = tiny.config(num_blocks=128, block_size=2, max_num_seqs=128, prefix_cache=False)

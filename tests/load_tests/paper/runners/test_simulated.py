@@ -69,6 +69,7 @@ def test_the_same_seed_gives_the_same_bytes_in_any_number_of_processes(
     assert cells.items() <= _digests(folder / "cells").items()
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_where_it_was(folder: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-u", "-m", "load_tests", "figures", "--miniature"]
     command += ["--figure", "12a,16", "--processes", "2", "--output", str(tmp_path)]

@@ -134,6 +134,8 @@ async def test_a_gang_is_rebuilt_whichever_process_dies_or_freezes(
             assert await reasons_of(client, waiting) == {LOST}
 
 
+# the rules themselves are tested in client/test_retries.py and client/test_open_requests.py
+@pytest.mark.slow
 async def test_of_a_batch_only_the_request_that_ends_gangs_is_given_up(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -230,6 +232,8 @@ async def test_a_start_that_succeeds_at_the_second_try_serves(
     await supervisor.close()
 
 
+# as is a whole deployment that such a rank ends, in app/serve/test_deployments.py
+@pytest.mark.slow
 async def test_what_a_rank_refuses_on_purpose_is_not_tried_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
