@@ -19,7 +19,7 @@ from app.serve.garbage import search_seldom
 from app.serve.handle import ServeEngineHandle
 from app.serve.observed_ingress import ObservedIngress
 from app.serve.peers import pins_of_peers
-from app.serve.private_port import keep_private_port
+from app.serve.private_port import keep_private_port, node_address
 from app.serve.ray_mirror import RayMirror
 from app.serve.scaling import EngineReport
 from app.telemetry.log_level import LogLevel
@@ -29,6 +29,8 @@ from engine.errors import EngineError
 from engine.runtime.client.client import RemoteEngineClient
 from engine.runtime.metrics.engine_table import ENGINE_METRICS
 from engine.runtime.metrics.metric_store import encode_series
+from engine.runtime.output_socket.place import OutputPlace
+from engine.runtime.output_socket.port import OutputPort
 from engine.runtime.replica.client_processes import (
     ClientProcess,
     ClientProcesses,
@@ -134,6 +136,7 @@ class EngineDeployment:
     """
 
     _supervisor: Supervisor | None = None
+    _outputs: OutputPort | None = None
     _is_ending = False
     _mirroring: "asyncio.Task[None] | None" = None
 
@@ -159,6 +162,8 @@ class EngineDeployment:
         self._max_num_seqs = config.max_num_seqs
         self._max_num_waiting = config.max_num_waiting
         self._clients = ClientProcesses(ray.get_runtime_context().get_node_id())
+        outputs = self._outputs = OutputPort(node_address())
+        await outputs.open()
         self._supervisor = await start_replica(
             config,
             replace(options, locate=locate),
@@ -196,13 +201,20 @@ class EngineDeployment:
 
     async def attach(
         self, replica: str, client: int, process: ClientProcess | None = None
-    ) -> AsyncIterator[bytes]:
-        """Stream a client's outputs; as long as its process lives it may be silent for a while."""
+    ) -> AsyncIterator[OutputPlace]:
+        """Say where a client's outputs are to be fetched, and send them there.
+
+        The call lasts as long as that stream and ends as it does: so Serve counts it, and waits for
+        it before it ends a replica. As long as the client's process lives it may be silent for a
+        while.
+        """
         self._check_addressee(replica)
         if process is not None:
             self._clients.note(client, process)
-        async for batch in self._running.attach(client):
-            yield batch
+        assert self._outputs is not None, "Serve awaits the constructor before any call"
+        with self._outputs.offer() as offer:
+            yield offer.place
+            await offer.send(self._running.attach(client))
 
     async def release_prefix(self, salt: bytes, name: str) -> None:
         """Give up a tenant's pinned prefix."""
@@ -271,6 +283,8 @@ class EngineDeployment:
             self._mirroring.cancel()
         if self._supervisor is not None:
             await self._supervisor.close()
+        if self._outputs is not None:
+            self._outputs.close()
 
     @property
     def _running(self) -> Supervisor:

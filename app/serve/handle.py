@@ -1,8 +1,8 @@
 """Calls from an ingress to the engine replicas, through Ray Serve."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
 from typing import Any
 
 from ray.exceptions import RayError
@@ -11,6 +11,7 @@ from ray.serve.handle import DeploymentHandle
 
 from app.serve.router import session_of, session_without
 from engine.errors import EngineError, EngineUnavailable
+from engine.runtime.output_socket.reader import read_outputs
 from engine.runtime.replica.client_processes import ClientProcess
 from engine.runtime.replica.watch.gang_process import explain
 from engine.types import ALL_CHOICES
@@ -79,12 +80,20 @@ class ServeEngineHandle:
         """See `EngineHandle.renew`."""
         await _answer(self._pinned(replica).renew.remote(replica, client, received_bytes))
 
-    async def attach(self, replica: str, client: int) -> AsyncIterator[bytes]:
+    async def attach(self, replica: str, client: int) -> AsyncGenerator[bytes, None]:
         """See `EngineHandle.attach`."""
         handle: Any = self._pinned(replica).options(stream=True)
         with _engine_errors():
-            async for batch in handle.attach.remote(replica, client, self._process):
-                yield batch
+            call = handle.attach.remote(replica, client, self._process)
+            try:
+                # one place; then nothing until the stream has ended, and the same end
+                async for place in call:
+                    async with aclosing(read_outputs(place)) as batches:
+                        async for batch in batches:
+                            yield batch
+            finally:
+                # whoever stops reading is not waiting for the call: nothing else would end it
+                call.cancel()
 
     async def release_prefix(self, salt: bytes, name: str) -> None:
         """See `EngineHandle.release_prefix`."""

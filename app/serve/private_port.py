@@ -12,12 +12,18 @@ from ray.serve._private import replica
 _BIND, _EVERY_INTERFACE = "add_port_to_grpc_server", "[::]:"
 
 
+def node_address() -> str:
+    """The address that Ray names for this node, in the network that the nodes share."""
+    address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+    return address
+
+
 def keep_private_port() -> None:
     """Have the port of this process opened at the address that Ray names for this node.
 
     A deployment calls it in its constructor, after which Serve opens the port.
     """
-    address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+    address = node_address()
     host = f"[{address}]" if ":" in address else address
     # what Serve's module has imported under this name
     names: dict[str, Any] = vars(replica)

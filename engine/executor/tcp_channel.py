@@ -33,7 +33,8 @@ class TcpChannel(Channel):
 
     def __init__(self, connection: socket.socket) -> None:
         super().__init__(connection)
-        _tune(connection)
+        connection.setblocking(True)
+        tune(connection, SILENCE_S)
         self._size = bytearray(_SIZE_BYTES)
         # bytes received of the packet that comes, and sent of the one that goes, sizes included
         self._num_read = 0
@@ -174,6 +175,24 @@ def prove(connection: socket.socket, secret: bytes, own_role: bytes, peer_role: 
     connection.settimeout(None)
 
 
+def tune(connection: socket.socket, silence_s: int) -> None:
+    """Send small packets at once, and notice a node that is cut off.
+
+    Args:
+        silence_s: seconds in which the other node must acknowledge something, or take something.
+    """
+    options = {
+        socket.TCP_NODELAY: 1,
+        socket.TCP_KEEPIDLE: silence_s // 2,
+        socket.TCP_KEEPINTVL: 1,
+        socket.TCP_KEEPCNT: silence_s // 2,
+        socket.TCP_USER_TIMEOUT: silence_s * 1000,
+    }
+    for option, value in options.items():
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+
 def _proof(secret: bytes, role: bytes, challenge: bytes, own_nonce: bytes) -> bytes:
     return hmac.digest(secret, b"pagoda " + role + challenge + own_nonce, "sha256")
 
@@ -192,18 +211,3 @@ def _read(connection: socket.socket, size: int, deadline_s: float) -> bytes:
             raise ConnectionError("the peer closed the connection")
         data += part
     return data
-
-
-def _tune(connection: socket.socket) -> None:
-    """Send small packets at once, and notice a node that is cut off."""
-    connection.setblocking(True)
-    options = {
-        socket.TCP_NODELAY: 1,
-        socket.TCP_KEEPIDLE: SILENCE_S // 2,
-        socket.TCP_KEEPINTVL: 1,
-        socket.TCP_KEEPCNT: SILENCE_S // 2,
-        socket.TCP_USER_TIMEOUT: SILENCE_S * 1000,
-    }
-    for option, value in options.items():
-        connection.setsockopt(socket.IPPROTO_TCP, option, value)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

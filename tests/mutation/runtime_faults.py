@@ -3,6 +3,7 @@
 from tests.mutation.client_faults import CLIENT_FAULTS
 from tests.mutation.replica.flow_faults import FLOW_FAULTS
 from tests.mutation.replica.gang_faults import GANG_FAULTS
+from tests.mutation.replica.output_faults import OUTPUT_FAULTS
 from tests.mutation.replica.pace_faults import PACE_FAULTS
 from tests.mutation.replica_faults import REPLICA_FAULTS
 from tests.mutation.supervisor_faults import SUPERVISOR_FAULTS
@@ -13,5 +14,6 @@ RUNTIME_FAULTS = [
     *REPLICA_FAULTS,
     *CLIENT_FAULTS,
     *FLOW_FAULTS,
+    *OUTPUT_FAULTS,
     *PACE_FAULTS,
 ]

@@ -35,7 +35,10 @@ class EngineHandle(Protocol):
         ...
 
     def attach(self, replica: str, client: int) -> AsyncIterator[bytes]:
-        """Stream the outputs of this client's requests from one replica, see `decode_batch`."""
+        """Stream the outputs of this client's requests from one replica, see `decode_batch`.
+
+        The one that is attached last gets them.
+        """
         ...
 
     async def release_prefix(self, salt: bytes, name: str) -> None:

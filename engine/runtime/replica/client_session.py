@@ -18,7 +18,7 @@ that the client attached last.
 import asyncio
 import contextvars
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from engine.errors import EngineError
@@ -147,7 +147,7 @@ class ClientSession:
             if self._messages and self._may_send:
                 self._wake_up.set()
 
-    async def stream(self) -> AsyncIterator[bytes]:
+    async def stream(self) -> AsyncGenerator[bytes, None]:
         """Yield everything that is queued, one batch at a time, until the client has been idle.
 
         A second stream takes over from the first.

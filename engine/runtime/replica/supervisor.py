@@ -11,7 +11,7 @@ when no gang can be started does the health check fail, and Serve replaces the r
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 
 from ray.exceptions import RayActorError
 
@@ -221,7 +221,7 @@ class Supervisor:
         """Note that a client lives and how much of its stream it has read."""
         self._sessions.renew(client, received_bytes)
 
-    def attach(self, client: int) -> AsyncIterator[bytes]:
+    def attach(self, client: int) -> AsyncGenerator[bytes, None]:
         """Yield batches of encoded outputs (`decode_batch`) until the client has been idle.
 
         Raises:

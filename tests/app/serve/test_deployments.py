@@ -18,6 +18,8 @@ from engine.config import PrefixConfig, ResumeConfig
 from engine.errors import EngineError
 from engine.runtime.client.client import RemoteEngineClient
 from engine.runtime.messages import PREFIXES
+from engine.runtime.output_socket.port import OutputPort
+from engine.runtime.output_socket.reader import read_outputs
 from engine.runtime.replica.gang import GangOptions
 from engine.types import Pin, int32
 from tests.fakes import scripted_worker as scripted
@@ -105,6 +107,7 @@ async def test_a_replica_that_ends_is_ready_for_those_who_may_wait_for_the_next(
     replica: Any = SimpleNamespace(
         _running=SimpleNamespace(is_healthy=False),
         _supervisor=None,
+        _outputs=None,
         _mirroring=None,
         _is_ending=False,
     )
@@ -113,6 +116,30 @@ async def test_a_replica_that_ends_is_ready_for_those_who_may_wait_for_the_next(
     await engine.__del__(replica)
     assert await engine.is_ready(replica, may_wait=True)
     assert not await engine.is_ready(replica, may_wait=False)
+
+
+async def test_the_call_for_outputs_lasts_as_long_as_their_stream() -> None:
+    may_end = asyncio.Event()
+
+    async def outputs(client: int) -> AsyncIterator[bytes]:
+        yield b"output of %d" % client
+        await may_end.wait()
+
+    port = OutputPort("127.0.0.1")
+    await port.open()
+    replica: Any = SimpleNamespace(
+        _check_addressee=lambda tag: None, _outputs=port, _running=SimpleNamespace(attach=outputs)
+    )
+    call = cast("Any", EngineDeployment).func_or_class.attach(replica, "a", 7)
+    batches = read_outputs(await anext(call))
+    # Serve goes on by itself
+    ending = asyncio.create_task(anext(call, None))
+    assert await anext(batches) == b"output of 7"
+    assert not ending.done(), "Serve would end a replica whose streams are open"
+    may_end.set()
+    assert await anext(batches, None) is None
+    assert await ending is None
+    port.close()
 
 
 async def test_concurrent_requests_get_their_own_tokens(http: httpx.AsyncClient) -> None:

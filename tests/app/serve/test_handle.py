@@ -1,18 +1,20 @@
 """Calls to engine replicas: who is asked, and what becomes of those that do not answer."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import closing
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayTaskError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from app.serve.handle import CALL_TIMEOUT_S, ServeEngineHandle, ask_all
 from app.serve.router import session_of, session_without
 from engine.errors import EngineError, EngineUnavailable
+from engine.runtime.output_socket.port import OutputOffer, OutputPort
 from engine.types import ALL_CHOICES
 from tests.fakes.loop_clock import LoopClock
 
@@ -36,10 +38,10 @@ class FakeDeployment:
         if _by_reference is not None:
             self._is_by_reference = _by_reference
             return self
-        pinned = FakeDeployment(*self._answers)
-        pinned.calls = self.calls
+        # one list of calls
+        pinned = object.__new__(type(self))
+        vars(pinned).update(vars(self))
         pinned._session_id = session_id or self._session_id
-        pinned._is_by_reference = self._is_by_reference
         return pinned
 
     def broadcast(self, method: str, *args: Any) -> Any:
@@ -54,7 +56,7 @@ class FakeDeployment:
         def remote(*args: Any) -> Any:
             assert not self._is_by_reference, "a caller that is frozen would stop the replica"
             self.calls.append((self._session_id, method, args))
-            return self._batches() if method == "attach" else self._answer()
+            return FakeStream(self) if method == "attach" else self._answer()
 
         return SimpleNamespace(remote=remote)
 
@@ -64,11 +66,24 @@ class FakeDeployment:
             raise answer
         return answer
 
-    async def _batches(self) -> AsyncIterator[Any]:
+    async def answers_of_stream(self) -> AsyncIterator[Any]:
         for answer in self._answers:
             if isinstance(answer, BaseException):
                 raise answer
             yield answer
+
+
+class FakeStream:
+    """A call of Serve's with several answers, which goes on until it is cancelled or done."""
+
+    def __init__(self, deployment: FakeDeployment) -> None:
+        self._deployment = deployment
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self._deployment.answers_of_stream()
+
+    def cancel(self) -> None:
+        self._deployment.calls.append((None, "cancel", ()))
 
 
 def handle(deployment: FakeDeployment) -> ServeEngineHandle:
@@ -111,11 +126,61 @@ async def test_a_replica_gets_what_is_meant_for_it() -> None:
     ]
 
 
+class StreamingDeployment(FakeDeployment):
+    """Has a port, where the output is that a test gives."""
+
+    def __init__(self, *output: bytes | EngineError) -> None:
+        super().__init__()
+        self._port = OutputPort("127.0.0.1")
+        self._output = output
+
+    async def answers_of_stream(self) -> AsyncIterator[Any]:
+        await self._port.open()
+        with closing(self._port):
+            offer = self._port.offer()
+            # a replica goes on by itself, whenever its caller asks for more
+            sending = asyncio.create_task(self._send_to(offer))
+            yield offer.place
+            try:
+                await sending
+            except EngineError as error:
+                # as Serve brings it
+                failed: Any = RayTaskError
+                raise failed("attach", f"EngineError: {error}", error) from None
+
+    async def _send_to(self, offer: OutputOffer) -> None:
+        with offer:
+            await offer.send(self._send())
+
+    async def _send(self) -> AsyncGenerator[bytes, None]:
+        for item in self._output:
+            if isinstance(item, EngineError):
+                raise item
+            yield item
+
+
 async def test_the_output_of_a_replica_comes_as_it_is_sent() -> None:
-    deployment = FakeDeployment(b"1", b"2")
+    deployment = StreamingDeployment(b"1", b"2")
     batches = [batch async for batch in handle(deployment).attach("one", 7)]
     assert batches == [b"1", b"2"]
-    assert deployment.calls == [(session_of("one"), "attach", ("one", 7, None))]
+    assert deployment.calls[0] == (session_of("one"), "attach", ("one", 7, None))
+
+
+async def test_a_call_whose_stream_nobody_reads_is_cancelled() -> None:
+    deployment = StreamingDeployment(b"1", b"2")
+    stream = handle(deployment).attach("one", 7)
+    assert await anext(stream) == b"1"
+    assert len(deployment.calls) == 1
+    await stream.aclose()
+    assert deployment.calls[1:] == [(None, "cancel", ())]
+
+
+async def test_a_stream_ends_with_the_error_of_its_replica() -> None:
+    deployment = StreamingDeployment(b"1", EngineError("it was slow"))
+    stream = handle(deployment).attach("one", 7)
+    assert await anext(stream) == b"1"
+    with pytest.raises(EngineError, match="it was slow"):
+        await anext(stream)
 
 
 @pytest.mark.parametrize("error", [RayActorError(), RayServeException("x"), TimeoutError()])

@@ -1,0 +1,1 @@
+"""The connection over which the outputs of a replica reach an ingress: both ends."""
