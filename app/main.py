@@ -15,6 +15,7 @@ from ray.serve._private.constants import RAY_SERVE_ENABLE_DIRECT_INGRESS
 from starlette.types import ASGIApp
 
 from app.generation.pinned_prefixes import encode_prefixes
+from app.http.flow.direct_writer import DirectApp
 from app.http.routes import build_app
 from app.models.model_store import commit_of, resolve, verify
 from app.preflight import check
@@ -154,7 +155,7 @@ def make_http_app(
         logger.info("sampling_defaults %s", " ".join(f"{k}={v}" for k, v in defaults.items()))
     # HAProxy, which Serve then has in front of this process, does not say who its client is
     settings = replace(settings, sees_clients=not RAY_SERVE_ENABLE_DIRECT_INGRESS)
-    return build_app(client, tokenizer, settings, telemetry)
+    return DirectApp(build_app(client, tokenizer, settings, telemetry))
 
 
 def client_limits(config: AppConfig, engine: EngineConfig) -> ClientLimits:

@@ -27,6 +27,10 @@ SERVING: Mapping[str, str] = {
     "RAY_AUTH_MODE": "token",
     # Ray would run its workers behind everything else on the machine
     "RAY_worker_niceness": "0",
+    # Ray would start as many processes as there are CPUs, and keep those that no actor takes: each
+    # wakes a hundred times a second
+    "RAY_enable_worker_prestart": "0",
+    "RAY_prestart_worker_first_driver": "0",
     # what ranks sum in each other's memory needs none of its multicast objects
     "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
     # a replica that is unhealthy is killed at once; a healthy one that stops may end its requests

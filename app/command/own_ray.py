@@ -33,9 +33,6 @@ _QUIET = {
     "RAY_raylet_check_gc_period_milliseconds": "2000",
     "RAY_kill_idle_workers_interval_ms": "2000",
     "RAY_gcs_pull_resource_loads_period_milliseconds": "10000",
-    # a process that waits for a task: actors have their own
-    "RAY_enable_worker_prestart": "0",
-    "RAY_prestart_worker_first_driver": "0",
     # until the log monitor lists the folder again, which it does ten times a second otherwise
     "RAY_LOG_MONITOR_MANY_FILES_THRESHOLD": "0",
     "LOG_NAME_UPDATE_INTERVAL_S": "1",

@@ -1,7 +1,7 @@
 """Faults of the channels to the ranks and of the two ways to run a worker."""
 
 from engine.executor.channel import Channel, Listener
-from engine.executor.codec import _bytes_to_column, _check_column, _column_to_bytes
+from engine.executor.codec import Codec, _bytes_to_column, _check_column, _column_to_bytes
 from engine.executor.gang import GangExecutor, _compare, _spoiled_anywhere, reply_to
 from engine.executor.inline import InlineExecutor
 from engine.executor.rank_actor import RankActor
@@ -10,6 +10,13 @@ from engine.executor.visible_gpus import _seen, gpus_to_see
 from tests.mutation.mutant import Fault
 
 EXECUTOR_FAULTS = [
+    Fault(
+        what="a column that a message must have is left out",
+        function=Codec.encode,
+        old=" or name not in self._optional",
+        new="",
+        noticed_by="test_an_empty_column_that_a_message_must_have_is_sent",
+    ),
     Fault(
         what="parts of a message come as messages",
         function=Channel._send_packet,

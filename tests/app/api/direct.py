@@ -30,8 +30,13 @@ async def send(
     *,
     method: str = "POST",
     headers: Sequence[tuple[bytes, bytes]] = (JSON,),
+    sender: str | None = None,
 ) -> Answer:
-    """Send a request whose body comes in one part; the client stays until the answer's end."""
+    """Send a request whose body comes in one part; the client stays until the answer's end.
+
+    Args:
+        sender: the module that what the application sends to seems to come from.
+    """
     sent: list[Message] = []
     parts = [{"type": "http.request", "body": body, "more_body": False}]
 
@@ -44,6 +49,7 @@ async def send(
     async def collect(message: Message) -> None:
         sent.append(message)
 
+    collect.__module__ = sender or collect.__module__
     await app(_scope(method, path, headers), receive, collect)
     start, *rest = sent
     pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in start["headers"]]

@@ -12,6 +12,11 @@ def test_what_is_set_already_stays() -> None:
     assert (found["RAY_AUTH_MODE"], found["RAY_worker_niceness"]) == ("token", "0")
 
 
+def test_no_process_is_kept_in_reserve() -> None:
+    found = serving_environment(None, {})
+    assert found["RAY_enable_worker_prestart"] == found["RAY_prestart_worker_first_driver"] == "0"
+
+
 def test_the_proxy_is_what_was_asked_for_and_otherwise_what_is_set() -> None:
     haproxy = serving_environment("haproxy", {})
     assert has_haproxy(haproxy)

@@ -108,6 +108,18 @@ def test_every_message_comes_back_as_it_was(
     assert codec.decode(codec.encode(message)) == message
 
 
+def test_empty_columns_that_a_message_need_not_have_are_not_sent() -> None:
+    encoded = PLANS.encode(StepPlan(step=7, decode_rows=int32([1, 2])))
+    assert b"decode_rows" in encoded
+    assert b"prefill_rows" not in encoded
+    assert PLANS.decode(encoded) == StepPlan(step=7, decode_rows=int32([1, 2]))
+
+
+def test_an_empty_column_that_a_message_must_have_is_sent() -> None:
+    request = Request(request_id=1, prompt=int32(), sampling=SamplingParams(max_tokens=1))
+    assert REQUESTS.decode(REQUESTS.encode(request)) == request
+
+
 @given(st.binary(max_size=100))
 def test_bytes_from_anywhere_raise_nothing_else(junk: bytes) -> None:
     for codec, _ in MESSAGES:

@@ -4,6 +4,7 @@ from app.generation.allowance import AnswerClock, allowance_of
 from app.generation.watchdog import Watchdog
 from app.http.bodies.request_body import BodyReader
 from app.http.flow.arrivals import Arrivals
+from app.http.flow.direct_writer import DirectApp, QueueWriter
 from app.http.flow.guarded_protocol import GuardedProtocol
 from app.http.middleware import RequestMiddleware
 from app.http.operator.access import OperatorAccess, is_local
@@ -19,6 +20,20 @@ from app.telemetry.recorded_app import RecordedApp
 from tests.mutation.mutant import Fault
 
 HTTP_FAULTS = [
+    Fault(
+        what="the queue to a proxy comes before the connection",
+        function=DirectApp.__call__,
+        old=" and direct_writer() is None",
+        new="",
+        noticed_by="test_a_connection_in_this_process_comes_before_the_queue",
+    ),
+    Fault(
+        what="a part that waits is taken for sent",
+        function=QueueWriter.write,
+        old="sending.close()",
+        new="return",
+        noticed_by="test_nobody_waits_in_a_queue_that_has_no_room",
+    ),
     Fault(
         what="a body may take for ever to come",
         function=BodyReader.read,

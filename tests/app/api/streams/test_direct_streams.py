@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from ray.serve._private.replica import UserCallableWrapper
 
+from app.http.flow.direct_writer import DirectApp
 from app.http.proxy import ProxyMiddleware
 from tests.app.api.direct import JSON, encoded, send
 from tests.app.api.server import CHAT, COMPLETIONS, chat_body, completion_body, encode, make_app
@@ -98,6 +100,21 @@ async def test_a_stream_is_the_same_either_way(path: str, name: str, group: int)
     )
     assert found == usually
     assert (usual.num_taken, bool(direct.num_taken)) == (0, kind.is_direct)
+
+
+@pytest.mark.parametrize(("path", "name"), KINDS)
+async def test_a_stream_is_the_same_by_the_queue_to_serve_s_proxy(path: str, name: str) -> None:
+    kind = KINDS[path, name]
+    body, headers = body_of(path, kind.fields), (JSON, (b"x-request-id", b"one"))
+    expected = await send(make_app(engine(path)), path, body, headers=headers)
+    direct = engine(path)
+    queue = UserCallableWrapper.call_http_entrypoint.__module__
+    answer = await send(DirectApp(make_app(direct)), path, body, headers=headers, sender=queue)
+    found, usually = (
+        events_of(one.body, in_order="prompt" not in kind.fields) for one in (answer, expected)
+    )
+    assert found == usually
+    assert bool(direct.num_taken) == kind.is_direct
 
 
 async def test_what_a_client_does_not_read_waits_in_its_order() -> None:

@@ -4,19 +4,40 @@ import asyncio
 import contextvars
 from typing import Any
 
-from starlette.types import Message
+import pytest
+from ray.serve._private.replica import UserCallableWrapper
+from starlette.types import Message, Receive, Scope, Send
 
-from app.http.flow.direct_writer import DirectWriter, direct_writer, open_direct_writer
+from app.http.flow.direct_writer import (
+    ConnectionWriter,
+    DirectApp,
+    DirectWriter,
+    QueueWriter,
+    direct_writer,
+    open_direct_writer,
+)
+from engine.errors import InvariantViolated
 from tests.app.http.flow.connection import Connection
 
 START: Message = {"type": "http.response.start", "status": 200, "headers": []}
 SCOPE: dict[str, Any] = {"type": "http", "method": "POST", "http_version": "1.1", "path": "/"}
 
 
-def opened() -> tuple[Connection, DirectWriter]:
+def opened() -> tuple[Connection, ConnectionWriter]:
     connection = Connection()
     connection.open(dict(SCOPE))
-    return connection, DirectWriter(connection.cycle)
+    return connection, ConnectionWriter(connection.cycle)
+
+
+def queue() -> tuple[list[Message], Send]:
+    """A queue, and what puts messages into it, as Serve makes both."""
+    messages: list[Message] = []
+
+    async def enqueue(item: Message) -> None:
+        messages.append(item)
+
+    enqueue.__module__ = UserCallableWrapper.call_http_entrypoint.__module__
+    return messages, enqueue
 
 
 async def send_part(connection: Connection, part: bytes, *, more: bool) -> None:
@@ -81,3 +102,52 @@ async def test_nobody_else_s_loop_has_such_a_way() -> None:
     context = contextvars.copy_context()
     assert await asyncio.to_thread(context.run, asyncio.run, look()) is None
     assert direct_writer() is not None
+
+
+async def test_the_queue_to_serve_s_proxy_takes_parts_as_messages() -> None:
+    messages, enqueue = queue()
+    open_direct_writer(enqueue)
+    writer = direct_writer()
+    assert isinstance(writer, QueueWriter)
+    assert writer.may_write()
+    writer.write(b"a")
+    writer.write(b"b")
+    assert messages == [
+        {"type": "http.response.body", "body": part, "more_body": True} for part in (b"a", b"b")
+    ]
+
+
+async def test_nobody_waits_in_a_queue_that_has_no_room() -> None:
+    async def enqueue(item: Message) -> None:
+        await asyncio.sleep(0)
+
+    with pytest.raises(InvariantViolated, match="no room"):
+        QueueWriter(enqueue).write(b"a")
+
+
+async def found_by(app_scope: Scope, send: Send) -> DirectWriter | None:
+    """The way that an application finds which `DirectApp` is around."""
+    found: list[DirectWriter | None] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        found.append(direct_writer())
+
+    async def receive() -> Message:
+        raise AssertionError("nothing is received")
+
+    await DirectApp(app)(app_scope, receive, send)
+    [writer] = found
+    return writer
+
+
+async def test_requests_behind_serve_s_proxy_are_offered_its_queue() -> None:
+    _, enqueue = queue()
+    assert await found_by({"type": "lifespan"}, enqueue) is None
+    assert isinstance(await found_by(dict(SCOPE), enqueue), QueueWriter)
+
+
+async def test_a_connection_in_this_process_comes_before_the_queue() -> None:
+    connection, _ = opened()
+    open_direct_writer(connection.cycle.send)
+    _, enqueue = queue()
+    assert isinstance(await found_by(dict(SCOPE), enqueue), ConnectionWriter)
