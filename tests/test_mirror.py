@@ -159,7 +159,6 @@ TESTED_ELSEWHERE = {
     "kernels/checksum.py": ("engine/worker/swap/test_swap_arena.py",),
     "kernels/cuda/pinned_buffers.py": ("engine/worker/swap/test_swap_arena.py",),
     "kernels/cpu/layout_addresses.py": ("kernels/cpu/test_backend.py",),
-    "kernels/cuda/cuda_runtime.py": ("engine/worker/graphs/test_cuda_graphs.py",),
     "kernels/runtime.py": ("engine/worker/test_staging.py",),
     **{
         f"kernels/triton/attention/{name}.py": ("kernels/triton/attention/test_attention_work.py",)

@@ -4,9 +4,11 @@ Pinned memory comes from torch's caching host allocator, which hands a buffer ou
 the copies that used it are done: a ring of buffers without further bookkeeping.
 """
 
+import gc
 import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,11 +90,12 @@ class CudaRuntime:
         with torch.cuda.stream(self._capture_stream):
             # compiles kernels and makes workspaces, neither of which can be captured
             work()
-            graph.capture_begin(self._graph_memory, capture_error_mode="thread_local")
-            try:
-                out = work()
-            finally:
-                graph.capture_end()
+            with garbage_kept():
+                graph.capture_begin(self._graph_memory, capture_error_mode="thread_local")
+                try:
+                    out = work()
+                finally:
+                    graph.capture_end()
         current.wait_stream(self._capture_stream)
 
         def replay() -> T:
@@ -241,3 +244,19 @@ class _CudaFetch:
     def wait(self) -> Fetched:
         self.done.synchronize()
         return Fetched(self.tensors, self.since.elapsed_time(self.done) / 1e3)
+
+
+@contextmanager
+def garbage_kept() -> Iterator[None]:
+    """Collect no garbage meanwhile.
+
+    What is freed with it may be another engine's graph, event or pinned memory, and to free these
+    ends the capture of a graph in the same thread by an error.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
