@@ -45,9 +45,13 @@ class Offline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decode:
-    """The time of a step: batches of equal requests that generate, less the same with one token.
+    """The time of a step: equal requests that generate twice `output_len`, less the same with half.
+
+    Less the same with one token would count steps as decodes that prefill the last prompts beside
+    the first answers, and those in which only the last answers are left.
 
     Attributes:
+        output_len: steps to average.
         num_schemas: JSON schemas that bind the rows in turns; 0 for none.
     """
 

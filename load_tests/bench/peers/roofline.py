@@ -21,8 +21,8 @@ def least_seconds(
     step_time = roofline_of(model, ceilings)
     match measure:
         case Decode():
-            # the average of the steps
-            context = measure.input_len + (measure.output_len + 1) / 2
+            # the average of the steps of the second half
+            context = measure.input_len + (3 * measure.output_len + 1) / 2
             return step_time.seconds(StepWork.alike(measure.batch, round(context)))
         case Offline():
             pairs = draw_pairs(measure.trace, measure.num_requests, measure.seed)

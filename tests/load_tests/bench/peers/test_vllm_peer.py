@@ -146,7 +146,7 @@ def test_rows_are_bound_by_schemas_in_turns(made: list[Engine], model: Path) -> 
     system = VllmSystem(knobs(model), bound)
     asyncio.run(take(system, bound))
     schemas = made[0].schemas
-    assert len(schemas) == 9
+    assert len(schemas) == 15
     assert schemas[0] == schemas[2] != schemas[1]
     assert made[0].arguments["structured_outputs_config"]["disable_any_whitespace"]
     # a tokenizer that is there is kept, and its word for the end is named
