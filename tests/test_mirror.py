@@ -100,7 +100,6 @@ TESTED_ELSEWHERE = {
     },
     "engine/architectures/weights.py": ("app/models/test_checkpoint.py",),
     "engine/config/resume.py": ("app/settings/test_option.py",),
-    "engine/config/model.py": ("engine/test_model_config.py",),
     "engine/config/model_spec.py": ("engine/test_model_config.py",),
     "engine/config/swap_layout.py": ("engine/worker/swap/test_swap_arena.py",),
     "engine/config/scheduler.py": ("engine/config/test_engine.py",),

@@ -51,6 +51,26 @@ class ModelConfig:
         return self.embedding_size or self.hidden_size
 
     @property
+    def linear_params(self) -> int:
+        """Weights of all layers that every token passes."""
+        heads = 2 * self.head_dim * (self.num_heads + self.num_kv_heads)
+        kinds = [self.spec.layer(index).mlp for index in range(self.num_layers)]
+        # a gated network has three matrices
+        inner = self.intermediate_size * (3 * kinds.count("gated") + 2 * kinds.count("plain"))
+        if (experts := self.spec.experts) is not None:
+            inner += kinds.count("experts") * (experts.num_experts + 3 * experts.shared_size)
+        return self.hidden_size * (self.num_layers * heads + inner)
+
+    @property
+    def expert_params(self) -> int:
+        """Weights of one expert in all layers that have experts; 0 if none has."""
+        if (experts := self.spec.experts) is None:
+            return 0
+        layers = range(self.num_layers)
+        num_mixed = sum(self.spec.layer(index).mlp == "experts" for index in layers)
+        return 3 * num_mixed * self.hidden_size * experts.intermediate_size
+
+    @property
     def kv_groups(self) -> KVGroups:
         """How its layers share the KV pool."""
         spec, num_layers = self.spec, self.num_layers

@@ -79,7 +79,7 @@ def share_out(
     activations = runtime.peak_bytes(warm_up.prefill)
     graphs = 0
     if config.graphs and runtime.captures:
-        shapes = common_shapes(config.max_num_seqs, config.scheduler.max_num_batched_tokens)
+        shapes = common_shapes(config)
         mixed = activations
         if config.scheduler.max_step_tokens > config.scheduler.max_num_batched_tokens:
             # no graph is as large as the step of a lone prompt

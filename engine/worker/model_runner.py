@@ -68,9 +68,7 @@ class ModelRunner:
             self._table,
             self._backend,
             Computation(self._feed, self._choose, self._choose_masked),
-            max_num_rows=self._config.max_num_seqs,
-            max_num_tokens=self._config.scheduler.max_num_batched_tokens,
-            block_size=self._block_size,
+            self._config,
         )
         self._graphs.capture_common()
 

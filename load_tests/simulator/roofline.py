@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from engine.config import ModelConfig
 from load_tests.card import Ceilings
@@ -70,23 +69,14 @@ class RooflineStepTime:
 def roofline_of(model: ModelConfig, ceilings: Ceilings) -> RooflineStepTime:
     """The least time of any step of a model whose values have 16 bits."""
     q_size, kv_size = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
-    kinds = [model.spec.layer(layer).mlp for layer in range(model.num_layers)]
-    rows = model.num_layers * (2 * q_size + 2 * kv_size)
-    # a gated network has three matrices
-    rows += model.intermediate_size * (3 * kinds.count("gated") + 2 * kinds.count("plain"))
-    experts, num_mixed = model.spec.experts, kinds.count("experts")
-    mixed: dict[str, Any] = {}
-    if experts is not None:
-        rows += num_mixed * (experts.num_experts + 3 * experts.shared_size)
-        params = 3 * num_mixed * model.hidden_size * experts.intermediate_size
-        mixed = {
-            "expert_params": params,
-            "num_experts": experts.num_experts,
-            "top_k": experts.top_k,
-        }
+    experts: dict[str, int] = {}
+    if model.spec.experts is not None:
+        num_experts, top_k = model.spec.experts.num_experts, model.spec.experts.top_k
+        experts = {"num_experts": num_experts, "top_k": top_k}
     return RooflineStepTime(
-        **mixed,
-        linear_params=model.hidden_size * rows,
+        **experts,
+        linear_params=model.linear_params,
+        expert_params=model.expert_params,
         head_params=model.vocab_size * model.embedding_width,
         kv_bytes=2 * kv_size * _VALUE_BYTES,
         attention_flop=4 * q_size,

@@ -1,7 +1,13 @@
 """Faults of graphs: which one replays a step, how it is padded, and what runs at the start."""
 
 from engine.worker.graphs.cuda_graphs import CudaGraphs, _parts
-from engine.worker.graphs.graph_batch import Packer, mixed_shapes, special_shape, unpack
+from engine.worker.graphs.graph_batch import (
+    Packer,
+    long_mixed_shapes,
+    mixed_shapes,
+    special_shape,
+    unpack,
+)
 from engine.worker.warm_up import WarmUp
 from tests.mutation.mutant import Fault
 
@@ -110,6 +116,13 @@ GRAPH_FAULTS = [
         old="if size <= max_num_tokens",
         new="if size",
         noticed_by="test_no_graph_is_larger_than_a_step_may_be",
+    ),
+    Fault(
+        what="steps just beyond a graph are launched by a host that takes longer than the device",
+        function=long_mixed_shapes,
+        old="is_launch_bound(before)",
+        new="is_launch_bound(size)",
+        noticed_by="test_longer_steps_have_graphs_as_far_as_launching_is_slower",
     ),
     Fault(
         what="a graph lists fewer alternatives than a row wants",

@@ -14,12 +14,14 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from engine.config import EngineConfig
 from engine.types import StepPlan
 from engine.worker.batch import HostBatch
 from engine.worker.graphs.graph_batch import (
@@ -28,6 +30,7 @@ from engine.worker.graphs.graph_batch import (
     Int64Array,
     Packer,
     decode_sizes,
+    long_mixed_shapes,
     mixed_shapes,
     ruled_shapes,
     searching_mixed_shapes,
@@ -35,6 +38,7 @@ from engine.worker.graphs.graph_batch import (
     special_shape,
     unpack,
 )
+from engine.worker.graphs.launch_bound import is_launch_bound
 from engine.worker.graphs.masked_choices import ChooseMasked, MaskedChoices
 from engine.worker.row_table import RowTable
 from engine.worker.sampling.sampler import RowMasks
@@ -80,8 +84,9 @@ class Fed:
     places: Int64Array
 
 
-def common_shapes(max_num_rows: int, max_num_tokens: int) -> list[GraphShape]:
+def common_shapes(config: EngineConfig) -> list[GraphShape]:
     """What most steps need, the largest first."""
+    max_num_rows, max_num_tokens = config.max_num_seqs, config.scheduler.max_num_batched_tokens
     decodes = [
         GraphShape(size, is_random=is_random)
         for size in decode_sizes(max_num_rows)
@@ -91,6 +96,7 @@ def common_shapes(max_num_rows: int, max_num_tokens: int) -> list[GraphShape]:
         *decodes,
         *searching_shapes(max_num_rows),
         *mixed_shapes(max_num_rows, max_num_tokens),
+        *long_mixed_shapes(max_num_rows, max_num_tokens, partial(is_launch_bound, config.model)),
         *searching_mixed_shapes(max_num_rows, max_num_tokens),
         *ruled_shapes(max_num_rows, min(max_num_tokens, _COMMON_PROMPT_TOKENS)),
     ]
@@ -105,27 +111,21 @@ class CudaGraphs:
         table: RowTable,
         backend: KernelBackend,
         computation: Computation,
-        *,
-        max_num_rows: int,
-        max_num_tokens: int,
-        block_size: int,
+        config: EngineConfig,
     ) -> None:
-        """Capture nothing yet.
-
-        Args:
-            max_num_rows, max_num_tokens: of a step.
-        """
+        """Capture nothing yet."""
         self._table = table
         self._runtime = table.runtime
         self._backend = backend
         self._computation = computation
-        self._block_size = block_size
+        self._block_size = config.block_size
         self._packer = Packer(table)
-        self._common = common_shapes(max_num_rows, max_num_tokens)
-        self._decode_sizes = decode_sizes(max_num_rows)
-        self._max_num_rows = max_num_rows
+        self._common = common_shapes(config)
+        self._decode_sizes = decode_sizes(config.max_num_seqs)
+        self._max_num_rows = config.max_num_seqs
         # in one order on all ranks, which choose among them
-        shapes = dict.fromkeys((*self._common, *ruled_shapes(max_num_rows, max_num_tokens)))
+        ruled = ruled_shapes(config.max_num_seqs, config.scheduler.max_num_batched_tokens)
+        shapes = dict.fromkeys((*self._common, *ruled))
         self._mixed = [shape for shape in shapes if shape.num_prompt_tokens]
         self._graphs: dict[GraphShape, Callable[[], _Output]] = {}
         size = max(sum(shape.column_lens.values()) for shape in shapes)

@@ -12,8 +12,9 @@ are not written, and what is sampled for them is not read.
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,9 @@ MAX_CHUNKS = 32
 # with more decodes the device takes longer for a step than the host needs to launch its kernels
 _MIXED_DECODES = (8, 16, 32, 64, 96, 128, 192, 256, 320, 384, 512)
 _MIXED_PROMPT_TOKENS = (64, 128, 192, 256, 384, 512, 768)
+# longer steps of models that the host launches slowly; padding of decodes is cheap beside them
+_LONG_MIXED_DECODES = (32, 128, 256, 512)
+_LONG_PROMPT_TOKENS = (1024, 1536, 2048, 3072, 4096)
 _SEARCHING_MIXED_DECODES = (32, 64, 128, 192, 256)
 _SEARCHING_MIXED_PROMPT_TOKENS = (64, 128, 256)
 _RULED_PROMPT_TOKENS = (64, 128, 256, 512, 768)
@@ -162,6 +166,24 @@ def mixed_shapes(max_num_rows: int, max_num_tokens: int) -> list[GraphShape]:
         GraphShape(num_decodes, size, is_random=True)
         for size in prompt_sizes
         for num_decodes in _capped(_MIXED_DECODES, min(max_num_rows, _MIXED_DECODES[-1]))
+    ]
+
+
+def long_mixed_shapes(
+    max_num_rows: int, max_num_tokens: int, is_launch_bound: Callable[[int], bool]
+) -> list[GraphShape]:
+    """The same with more prompt tokens, as far as launching takes longer than running.
+
+    Args:
+        is_launch_bound: whether it does in a step of so many prompt tokens.
+    """
+    sizes = (_MIXED_PROMPT_TOKENS[-1], *_LONG_PROMPT_TOKENS)
+    return [
+        GraphShape(num_decodes, size, is_random=True)
+        # steps of one more token than the size before
+        for before, size in pairwise(sizes)
+        if size <= max_num_tokens and is_launch_bound(before)
+        for num_decodes in _capped(_LONG_MIXED_DECODES, min(max_num_rows, _LONG_MIXED_DECODES[-1]))
     ]
 
 

@@ -38,6 +38,13 @@ def test_captures_keep_garbage() -> None:
         pytest.skip("needs a GPU")
     gc.enable()
     seen = []
+    counter = torch.zeros(1, device="cuda")
+
+    def count() -> None:
+        seen.append(gc.isenabled())
+        counter.add_(1)
+
     runtime = CudaRuntime(torch.device("cuda"), captures=True)
-    runtime.capture(lambda: seen.append(gc.isenabled()))()
+    runtime.capture(count)()
     assert seen == [True, False]
+    assert counter.item() == 2

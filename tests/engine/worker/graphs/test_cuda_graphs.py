@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from engine.config import EngineConfig, ModelConfig
 from engine.core.scheduling.preemption import Preemption
 from engine.types import FinishReason, SamplingParams
 from engine.worker.batch import lay_out
@@ -251,7 +252,21 @@ def _next_masked(
     return Sampled(tokens=hidden[:, 0] + 1)
 
 
-def _graphs(max_num_rows: int = 16) -> CudaGraphs:
+SMALL = ModelConfig(
+    architecture="LlamaForCausalLM",
+    vocab_size=64,
+    hidden_size=16,
+    intermediate_size=32,
+    num_layers=2,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=8,
+    max_position=4096,
+    norm_eps=1e-5,
+)
+
+
+def _graphs(max_num_rows: int = 16, max_num_tokens: int = 256) -> CudaGraphs:
     """CudaGraphs of a table of plain rows, of which row 1 draws, 2 is deterministic, 3 has rules,
     4 and 5 want log-probabilities.
     """
@@ -269,9 +284,16 @@ def _graphs(max_num_rows: int = 16) -> CudaGraphs:
         table,
         backend,
         Computation(_feed, _next, _next_masked),
-        max_num_rows=max_num_rows,
-        max_num_tokens=256,
-        block_size=BLOCK_SIZE,
+        EngineConfig.from_options(
+            model_path="",
+            model=SMALL,
+            max_model_len=4096,
+            dtype="float32",
+            device="cpu",
+            max_num_seqs=max_num_rows,
+            max_num_batched_tokens=max_num_tokens,
+            block_size=BLOCK_SIZE,
+        ),
     )
 
 
@@ -302,6 +324,18 @@ def test_a_mixed_step_takes_the_smallest_graph_that_holds_decodes_and_prompts() 
         plan = make_plan(range(10, 10 + num_decodes), [_chunk(40, num_tokens)])
         assert graphs.find(plan) == GraphShape(size, prompt_size, is_random=True)
     assert graphs.find(make_plan([10], [_chunk(40, 257)])) is None
+
+
+def test_longer_steps_of_a_small_model_are_replayed_up_to_the_budget() -> None:
+    graphs = _graphs(max_num_tokens=2560)
+    for num_tokens, found in (
+        (769, GraphShape(16, 1024, is_random=True)),
+        (1500, GraphShape(16, 1536, is_random=True)),
+        (2048, GraphShape(16, 2048, is_random=True)),
+        (2049, None),
+    ):
+        plan = make_plan(range(6, 14), [_chunk(20, num_tokens)])
+        assert graphs.find(plan) == found
 
 
 def test_chunks_and_siblings_beyond_the_room_are_launched() -> None:

@@ -16,6 +16,7 @@ from engine.worker.graphs.graph_batch import (
     GraphShape,
     Packer,
     decode_sizes,
+    long_mixed_shapes,
     mixed_shapes,
     searching_mixed_shapes,
     searching_shapes,
@@ -231,3 +232,15 @@ def test_graphs_of_mixed_steps_end_where_launching_is_no_longer_slower() -> None
     for max_num_rows, most in ((5, 5), (256, 256), (300, 300), (1024, 512)):
         sizes = {shape.num_decodes for shape in mixed_shapes(max_num_rows, 8192)}
         assert max(sizes) == most
+
+
+def test_longer_steps_have_graphs_as_far_as_launching_is_slower() -> None:
+    def sizes(max_num_tokens: int, most: int) -> list[int]:
+        shapes = long_mixed_shapes(100, max_num_tokens, lambda num_tokens: num_tokens <= most)
+        assert {shape.num_decodes for shape in shapes} <= {32, 100}
+        return sorted({shape.num_prompt_tokens for shape in shapes})
+
+    assert sizes(8192, 767) == []
+    assert sizes(8192, 768) == [1024]
+    assert sizes(8192, 2048) == [1024, 1536, 2048, 3072]
+    assert sizes(2048, 8192) == [1024, 1536, 2048]
