@@ -21,7 +21,7 @@ _VALUE_BYTES = 2
 def is_launch_bound(model: ModelConfig, num_tokens: int) -> bool:
     """Whether launching a step of so many prompt tokens takes longer than running it.
 
-    From shapes alone, so that all ranks and all runs have the same graphs.
+    From shapes only, so that all ranks and all runs have the same graphs.
     """
     launch_s, params, active_params = _LAYER_S, model.linear_params, model.linear_params
     if (experts := model.spec.experts) is not None:
