@@ -103,6 +103,11 @@ class Scheduler:
         return self._begun_s + sum(self._budget.least_s(*step) for step in steps)
 
     @property
+    def has_prompts(self) -> bool:
+        """Whether a prompt is still to be computed."""
+        return self._planner.has_prompts
+
+    @property
     def has_work(self) -> bool:
         """Whether any request is open or any output is pending."""
         is_pending = self._decoding.has_output or self._prefixes.has_changed

@@ -10,11 +10,13 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 from zlib import crc32
 
 from engine.errors import EngineError, InvariantViolated, RanksDiverged, WorkerDied
 from engine.executor.channel import Channel, ChannelClosed
 from engine.executor.codec import Codec
+from engine.executor.longest_of_late import LongestOfLate
 from engine.types import Capacity, IntColumn, StepPlan, StepResult, int32
 
 
@@ -40,8 +42,12 @@ class RankReply:
     error: str = ""
 
 
-# what the longest time of a rank to take a plan loses of its weight with each step
-_FORGETTING = 0.98
+class Submission(NamedTuple):
+    """When a plan was sent, on the clock of `time.monotonic`, and whether it has prompts."""
+
+    at_s: float
+    has_prompts: bool
+
 
 PLANS = Codec(StepPlan)
 REPLIES = Codec(RankReply)
@@ -72,8 +78,8 @@ class GangExecutor:
     Implements `engine.core.executor.Executor`.
 
     Attributes:
-        enqueue_s: longest time of late that a rank has taken to hand a plan to its device.
-        submitted_s: when the latest plan was sent, on the clock of `time.monotonic`.
+        enqueueing: how long ranks take at the most to hand a plan to their device.
+        submission: of the latest plan.
     """
 
     def __init__(
@@ -91,12 +97,12 @@ class GangExecutor:
         """
         self.capacity = capacity
         self.run_ahead = run_ahead
-        self.enqueue_s = 0.0
-        self.submitted_s = 0.0
+        self.enqueueing = LongestOfLate()
+        self.submission = Submission(0.0, has_prompts=False)
         self._channels = channels
         self._step_deadline_s = step_deadline_s
-        # number and checksum of the plans in flight
-        self._plans: deque[tuple[int, int]] = deque()
+        # number and checksum of the plans in flight, and whether they have prompts
+        self._plans: deque[tuple[int, int, bool]] = deque()
         self._replies: list[deque[RankReply]] = [deque() for _ in channels]
         self._selector = selectors.DefaultSelector()
         for rank, channel in enumerate(channels):
@@ -114,13 +120,24 @@ class GangExecutor:
                 channel.send(message)
             except ChannelClosed as error:
                 raise WorkerDied(f"rank {rank} died before step {plan.step}") from error
-        self._plans.append((plan.step, crc32(message)))
-        self.submitted_s = time.monotonic()
+        has_prompts = bool(plan.prefill_rows)
+        self._plans.append((plan.step, crc32(message), has_prompts))
+        self.submission = Submission(time.monotonic(), has_prompts)
 
-    def wait(self, seconds: float) -> None:
-        """Wait so long, or until an answer arrives."""
-        if not any(self._replies):
-            self._selector.select(seconds)
+    def wait(self, seconds: float, other: Channel) -> bool:
+        """Wait so long, or until an answer or a message of another channel arrives.
+
+        Returns:
+            Whether a message has arrived there, and no answer.
+        """
+        if any(self._replies):
+            return False
+        self._selector.register(other, selectors.EVENT_READ, None)
+        try:
+            ready = self._selector.select(seconds)
+        finally:
+            self._selector.unregister(other)
+        return bool(ready) and all(key.data is None for key, _ in ready)
 
     def collect(self) -> StepResult:
         """Wait for all ranks' answers to the oldest plan.
@@ -130,7 +147,7 @@ class GangExecutor:
             RanksDiverged: if a rank got another plan, or sampled other tokens than rank 0.
             EngineError: if a rank failed in the step.
         """
-        step, checksum = self._plans.popleft()
+        step, checksum, has_prompts = self._plans.popleft()
         self._await_replies(step)
         replies = [queue.popleft() for queue in self._replies]
         if any(reply.step != step for reply in replies):
@@ -139,7 +156,7 @@ class GangExecutor:
             )
         _compare(checksum, replies)
         latest_s = max(reply.enqueue_s for reply in replies)
-        self.enqueue_s = max(latest_s, _FORGETTING * self.enqueue_s)
+        self.enqueueing.add(latest_s, has_prompts=has_prompts)
         result = replies[0].result
         if result is None:
             raise InvariantViolated(f"rank 0 gave no result for step {step}")

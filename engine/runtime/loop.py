@@ -28,7 +28,7 @@ def run_engine(
     capacity: Capacity,
     clock: Callable[[], float],
     *,
-    hold: Callable[[], None] = lambda: None,
+    hold: Callable[[], bool] = lambda: True,
 ) -> None:
     """Drive an engine by the commands of a replica until the channel ends; outputs go back by it.
 
@@ -37,7 +37,7 @@ def run_engine(
 
     Args:
         clock: seconds; requests get their arrival from it.
-        hold: waits until the next plan is due, see `LatePlans.hold`.
+        hold: waits until the next plan is due, and whether it is; see `LatePlans.hold`.
 
     Raises:
         ChannelClosed: when the replica is gone or has closed the channel.
@@ -45,12 +45,12 @@ def run_engine(
     """
     stats = idle_stats(capacity)
     while True:
-        hold()
+        is_due = hold()
         for command in _commands(channel, wait=not engine.has_work):
             answer = _carry_out(engine.scheduler, command, clock, stats)
             if answer is not None:
                 channel.send(OUTPUTS.encode(answer))
-        output = _step(engine, channel, clock)
+        output = _step(engine, channel, clock) if is_due else None
         if output is not None:
             stats = output.stats
             channel.send(OUTPUTS.encode(output))

@@ -73,7 +73,7 @@ class SchedulerActor:
         engine = Engine(self._config, executor, clock=clock)
         run = partial(run_engine, engine, channel, capacity, clock.now_s)
         if self._late_plans:
-            late = LatePlans(engine.scheduler.busy_until_s, executor, clock.now_s)
+            late = LatePlans(engine.scheduler, executor, channel, clock.now_s)
             run = partial(run, hold=late.hold)
         # all objects of now live as long as the process: the garbage collector need not visit them
         gc.freeze()

@@ -79,9 +79,14 @@ class Planner:
             planned.save(pairs, self._swap_keys(slot for _, slot in pairs))
         planned.finish(self._rows)
 
+    @property
+    def has_prompts(self) -> bool:
+        """Whether a prompt is still to be computed, also of groups that wait."""
+        return bool(self._prefilling or self._queues.waiting)
+
     def num_to_prefill(self, most: int) -> int:
         """Prompt tokens that are still to be computed, also of groups that wait; up to `most`."""
-        if not self._prefilling and not self._queues.waiting:
+        if not self.has_prompts:
             return 0
         sizes = chain(
             (sequence.num_to_prefill for group in self._prefilling for sequence in group.sequences),

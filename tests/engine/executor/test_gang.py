@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from typing import TypeAlias
 
 import pytest
 
 from engine.errors import EngineError, InvariantViolated, RanksDiverged, WorkerDied
 from engine.executor.channel import Channel, ChannelClosed
 from engine.executor.gang import PLANS, REPLIES, GangExecutor, RankReply, reply_to
-from engine.types import StepResult, int32
+from engine.types import StepPlan, StepResult, int32
 from tests.channels import channel_pair
 from tests.engine.executor.ranks import CAPACITY, prefill
 
@@ -56,6 +57,17 @@ def ranks() -> Iterator[Ranks]:
     ranks.close()
 
 
+Others: TypeAlias = tuple[Channel, Channel]
+
+
+@pytest.fixture
+def others() -> Iterator[Others]:
+    """A channel that has nothing to do with the ranks: both ends."""
+    near, far = channel_pair()
+    with closing(near), closing(far):
+        yield near, far
+
+
 def test_every_rank_gets_the_same_plan(ranks: Ranks) -> None:
     plan = prefill(0)
     ranks.executor.submit(plan)
@@ -71,28 +83,47 @@ def test_results_come_in_order_when_one_rank_runs_ahead(ranks: Ranks) -> None:
     assert [ranks.executor.collect().step for _ in range(2)] == [0, 1]
 
 
-def test_waiting_ends_when_an_answer_is_there(ranks: Ranks) -> None:
+def test_waiting_ends_when_an_answer_is_there(ranks: Ranks, others: Others) -> None:
+    near, _ = others
     ranks.executor.submit(prefill(0))
-    ranks.executor.wait(0.0)
+    assert not ranks.executor.wait(0.0, near)
     ranks.reply(1, 0)
-    ranks.executor.wait(3600.0)
+    assert not ranks.executor.wait(3600.0, near)
     ranks.executor.submit(prefill(1))
     ranks.reply(0, 0)
     ranks.reply(1, 1)
     # takes in what has come of the second rank, too
     ranks.executor.collect()
-    ranks.executor.wait(3600.0)
+    assert not ranks.executor.wait(3600.0, near)
+
+
+def test_waiting_ends_when_a_message_comes_by_another_channel(ranks: Ranks, others: Others) -> None:
+    near, far = others
+    ranks.executor.submit(prefill(0))
+    far.send(b"first")
+    assert ranks.executor.wait(3600.0, near)
+    # an answer counts more
+    ranks.reply(0, 0)
+    assert not ranks.executor.wait(3600.0, near)
+    assert near.try_recv() == b"first"
+    ranks.reply(1, 0)
+    ranks.executor.collect()
+    assert not ranks.executor.wait(0.0, near)
 
 
 def test_the_longest_time_of_late_to_take_a_plan_is_known(ranks: Ranks) -> None:
     seen = []
-    for step, seconds in enumerate([(0.5, 0.25), (0.0, 0.0), (0.0, 0.75)]):
-        ranks.executor.submit(prefill(step))
+    executor = ranks.executor
+    for step, (plan, *seconds) in enumerate(
+        [(prefill(0), 0.5, 0.25), (StepPlan(step=1), 0.125, 0.0), (prefill(2), 0.0, 0.75)]
+    ):
+        executor.submit(plan)
         for rank, enqueue_s in enumerate(seconds):
             ranks.reply(rank, step, enqueue_s=enqueue_s)
-        ranks.executor.collect()
-        seen.append(ranks.executor.enqueue_s)
-    assert seen == [0.5, 0.98 * 0.5, 0.75]
+        executor.collect()
+        known = [executor.enqueueing.seconds(has_prompts=kind) for kind in (True, False)]
+        seen.append((executor.submission.has_prompts, *known))
+    assert seen == [(True, 0.5, 0.0), (False, 0.5, 0.125), (True, 0.75, 0.125)]
 
 
 def test_a_rank_that_ends_while_another_is_awaited_is_noticed_at_once(ranks: Ranks) -> None:

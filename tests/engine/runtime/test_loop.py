@@ -81,13 +81,13 @@ def run(
     executor: SymbolicExecutor,
     *turns: list[EngineCommand],
     outputs: list[StepOutput] | None = None,
-    hold: Callable[[ScriptedChannel], None] = lambda channel: None,
+    hold: Callable[[ScriptedChannel], bool] = lambda channel: True,
 ) -> list[StepOutput]:
     """Outputs until the work is done; commands of one turn arrive together.
 
     Args:
         outputs: where they go, for a loop that fails.
-        hold: called with the channel before each turn.
+        hold: called with the channel before each turn; whether a step may follow.
     """
     channel = ScriptedChannel([[COMMANDS.encode(command) for command in turn] for turn in turns])
     channel.outputs = channel.outputs if outputs is None else outputs
@@ -253,13 +253,32 @@ def test_a_request_that_goes_on_keeps_its_age() -> None:
 def test_who_comes_while_the_loop_is_held_is_in_the_next_step(executor: SymbolicExecutor) -> None:
     holds: list[int] = []
 
-    def hold(channel: ScriptedChannel) -> None:
+    def hold(channel: ScriptedChannel) -> bool:
         holds.append(len(channel.outputs))
         if len(holds) == 2:
             channel.arrive(submit(2, [4, 5], max_tokens=1))
+        return True
 
     outputs = run(executor, [submit(1, [1, 2, 3], max_tokens=4)], hold=hold)
     steps = [list(output.request_ids) for output in outputs]
     # the plans of the steps before that were there already
     assert steps[executor.run_ahead] == [1, 2]
     assert holds[:3] == [0, 1, 2]
+
+
+def test_a_command_that_ends_a_hold_is_taken_before_the_next_one(
+    executor: SymbolicExecutor,
+) -> None:
+    holds: list[int] = []
+
+    def hold(channel: ScriptedChannel) -> bool:
+        holds.append(len(channel.outputs))
+        if len(holds) == 2:
+            channel.arrive(submit(2, [4, 5], max_tokens=1))
+        return len(holds) != 2
+
+    outputs = run(executor, [submit(1, [1, 2, 3], max_tokens=4)], hold=hold)
+    steps = [list(output.request_ids) for output in outputs]
+    assert steps[executor.run_ahead] == [1, 2]
+    # no step between the two
+    assert holds[:4] == [0, 1, 1, 2]
