@@ -11,21 +11,22 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
+from app.command.environment import SERVING
+from app.command.own_ray import QUIET
 from tests import ROOT
 
-# read by Ray when it is imported, and inherited by its processes
+# Read by Ray when it is imported, and inherited by its processes: what `pagoda serve` sets, without
+# which Ray starts a process for each of its CPUs and is never quite idle; and what saves waiting.
 os.environ |= {
+    **SERVING,
+    **QUIET,
     "RAY_AUTH_MODE": "disabled",
     "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
-    "OMP_NUM_THREADS": "1",
-    # as in the Makefile: Ray would run its workers behind everything else on the machine
-    "RAY_worker_niceness": "0",
-    "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.02",
+    # each look of Serve's controller takes a millisecond or more of CPU
+    "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.1",
     "RAY_SERVE_PROXY_MIN_DRAINING_PERIOD_S": "0.1",
     "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "0.2",
     "RAY_SERVE_HANDLE_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "0.2",
-    # a proxy that starts slowly fails every test of the cluster
-    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
 }
 # no test says how fast the machine is that runs it
 settings.register_profile("slow", deadline=None, suppress_health_check=[HealthCheck.too_slow])

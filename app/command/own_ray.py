@@ -17,9 +17,9 @@ UMASK = 0o077
 _TOKEN_PATH, _FOLDER = "RAY_AUTH_TOKEN_PATH", "RAY_TMPDIR"
 # without clusters, which have that name where they are no matter of course, Ray keeps to loopback
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-# what Ray does all the time for a large cluster that somebody watches, on one node that is idle.
+# What Ray does all the time for a large cluster that somebody watches, on one node that is idle.
 # Nothing here is what notices a fault
-_QUIET = {
+QUIET = {
     # until Serve's controller looks again at replicas and proxies; 0.1 of its own
     "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",
     # ms until Serve's processes hand their counters on; 100 of its own
@@ -60,7 +60,7 @@ def own_ray(environment: Mapping[str, str], *, has_metrics: bool = False) -> dic
     hide_token(environment)
     folder = {} if _FOLDER in environment else {_FOLDER: str(_private_folder(environment))}
     metrics = {} if has_metrics else _NO_METRICS
-    return {**_LOOPBACK, **_QUIET, **metrics, **folder, **environment}
+    return {**_LOOPBACK, **QUIET, **metrics, **folder, **environment}
 
 
 def hide_token(environment: Mapping[str, str]) -> None:
