@@ -5,8 +5,8 @@ Tensors named `kv_layer` are views `kv[:, layer]` of the pool `kv[num_blocks, nu
 num_kv_heads, block_size, head_dim]`, so their block stride covers all layers.
 """
 
-from collections.abc import Sequence
-from typing import Literal, Protocol
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -15,6 +15,8 @@ from kernels.batch import BatchColumns, BatchLayout, GatheredBatch, Sampled, Sam
 from kernels.experts import ExpertWeights, Routing
 
 Activation = Literal["silu", "gelu", "relu"]
+# of embedded tokens [T, hidden], which they change, the KV pool and a batch -> [T, hidden]
+Layers: TypeAlias = Callable[[Tensor, Tensor, BatchLayout], Tensor]
 
 
 class Linear(Protocol):
@@ -149,6 +151,18 @@ class KernelBackend(Protocol):
 
         Returns:
             [T, num_heads, head_dim] rotated queries.
+        """
+        ...
+
+    def run_layers(self, layers: Layers, x: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
+        """Run the layers of a step.
+
+        A backend may note the operations that they call, and repeat these for a batch of the same
+        shape instead of calling the layers. What they do has to follow from that shape, and equal
+        layers have to do the same.
+
+        Args:
+            x: [T, hidden], may be overwritten.
         """
         ...
 

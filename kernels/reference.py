@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from kernels import sampling
-from kernels.backend import Activation, BlockChecksum, Linear
+from kernels.backend import Activation, BlockChecksum, Layers, Linear
 from kernels.batch import BatchColumns, BatchLayout, GatheredBatch, Sampled, SamplingColumns
 from kernels.checksum import Checksum
 from kernels.experts import ExpertWeights, Routing
@@ -147,6 +147,10 @@ class ReferenceBackend:
     ) -> BatchLayout:
         """Return the layout as it is: the reference needs no plan."""
         return layout
+
+    def run_layers(self, layers: Layers, x: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
+        """Call them."""
+        return layers(x, kv, layout)
 
     def kv_write(self, qkv: Tensor, kv_layer: Tensor, layout: BatchLayout) -> Tensor:
         """Write as it is; tokens with slot -1 are not written."""

@@ -60,6 +60,7 @@ class Decoder:
         self.num_kv_heads = config.kv_heads_per_rank(parameters.parallel.size)
         self._is_normed_last = spec.norms == "last"
         self._parallel = parameters.parallel
+        self._backend = backend
         self._input = TokenInput(config, parameters, backend, num_positions)
         ropes = [
             RopeTable.of(rope, config.head_dim, num_positions, self._input.weight)
@@ -78,7 +79,11 @@ class Decoder:
     def hidden(self, tokens: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
         """Run one batch; see `engine.model.model.Model`."""
         x = self._input(tokens, layout)
-        return self._norms_last(x, kv, layout) if self._is_normed_last else self._run(x, kv, layout)
+        layers = self._norms_last if self._is_normed_last else self._run
+        if self._parallel.size > 1:
+            # what ranks send each other is no operation of a backend
+            return layers(x, kv, layout)
+        return self._backend.run_layers(layers, x, kv, layout)
 
     def logits(self, hidden: Tensor, *, is_deterministic: bool = False) -> Tensor:
         """Multiply by the rows of the vocabulary; see `engine.model.model.Model`."""

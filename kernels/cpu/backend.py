@@ -9,12 +9,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from kernels.backend import Linear
+from kernels.backend import Layers, Linear
 from kernels.batch import BatchLayout, Sampled, SamplingColumns
 from kernels.cpu import sampling
 from kernels.cpu.layout_addresses import LayoutAddresses
 from kernels.cpu.library import Library, load_kernels
 from kernels.cpu.linear import PackedLinear, can_pack, make_cpu_linear, multiplies
+from kernels.cpu.recorded_steps import RecordedSteps
 from kernels.huge_pages import Arena
 from kernels.reference import ReferenceBackend
 
@@ -41,6 +42,7 @@ class CpuBackend(PackedBackend):
         super().__init__(dtype)
         self._all_kernels = kernels
         self._kernels = kernels[dtype]
+        self._steps = RecordedSteps(self._kernels)
         self._arena = Arena()
         self._layout: BatchLayout | None = None
         self._addresses = LayoutAddresses(0, 0, 0, 0, 0, 0, 0)
@@ -265,6 +267,10 @@ class CpuBackend(PackedBackend):
         out = torch.empty_like(x)
         self._kernels.gelu(out.data_ptr(), x.data_ptr(), *x.shape)
         return out
+
+    def run_layers(self, layers: Layers, x: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
+        """Repeat the calls of an earlier step of the same shape, where there was one."""
+        return self._steps.run(layers, x, kv, layout)
 
     def sample(self, logits: Tensor, columns: SamplingColumns) -> Sampled:
         """Choose tokens; rows with filters cost a pass more."""

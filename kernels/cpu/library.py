@@ -2,7 +2,9 @@
 
 import ctypes
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -10,6 +12,8 @@ import torch
 from kernels.cpu.build import load_library
 
 _POINTER, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
+# kernels that may fail
+_WITH_STATUS = {"attention", "filter"}
 _DEFINITIONS = {torch.bfloat16: ("ELEMENT_BF16",), torch.float32: ()}
 
 
@@ -31,6 +35,24 @@ class Team(ctypes.c_void_p):
         ended = weakref.finalize(self, library.team_close, ctypes.c_void_p(self.value))
         # those of a process that ends end with it; a fork of it has none
         ended.atexit = False
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of a kernel.
+
+    Attributes:
+        kernel: its address.
+        has_status: whether it returns 0 where it has done its work.
+        whole, real: arguments that are addresses and integers, and the others, in their order.
+        are_addresses: which of `whole` are.
+    """
+
+    kernel: int
+    has_status: bool
+    whole: list[int]
+    are_addresses: list[bool]
+    real: list[float]
 
 
 class Library:
@@ -69,8 +91,43 @@ class Library:
         self.filter = bind("filter", *[_POINTER] * 4, *[_INT] * 2)
         self.linear_pack = declare("linear_pack", *[_POINTER] * 2, *[_INT] * 2)
         self.linear = bind("linear", *[_POINTER] * 4, *[_INT] * 5)
+        self.run_calls = bind("run_calls", _POINTER, _INT)
+        self.can_run_calls = declare("can_run_calls")() == 1
         self.has_pairs = declare("has_pairs")() == 1
         self.has_tiles = declare("tiles_init")() == 0
+
+    @contextmanager
+    def noting(self) -> Iterator[list[Call]]:
+        """Yield a list that gets the calls of kernels while this lasts; they do their work, too."""
+        calls: list[Call] = []
+        kernels = {name: it for name, it in vars(self).items() if isinstance(it, partial)}
+
+        def noted(name: str, kernel: "partial[int]") -> Callable[..., int]:
+            function = kernel.func
+            address = ctypes.cast(function, _POINTER).value or 0  # type: ignore[arg-type]
+            types = function.argtypes[1:]  # type: ignore[attr-defined]
+
+            def call(*arguments: float | None) -> int:
+                given = [(it or 0, kind) for it, kind in zip(arguments, types, strict=True)]
+                calls.append(
+                    Call(
+                        kernel=address,
+                        has_status=name in _WITH_STATUS,
+                        whole=[int(it) for it, kind in given if kind is not _FLOAT],
+                        are_addresses=[kind is _POINTER for _, kind in given if kind is not _FLOAT],
+                        real=[float(it) for it, kind in given if kind is _FLOAT],
+                    )
+                )
+                return kernel(*arguments)
+
+            return call
+
+        for name, kernel in kernels.items():
+            setattr(self, name, noted(name, kernel))
+        try:
+            yield calls
+        finally:
+            vars(self).update(kernels)
 
 
 def load_kernels(

@@ -80,7 +80,7 @@ class PackedLinear:
         )
         self._out_dtype = out_dtype
         self._options = out_dtype == torch.float32, library.has_tiles
-        self._linear = library.linear
+        self._library = library
 
     def __call__(self, x: Tensor, *, is_deterministic: bool = False) -> Tensor:
         """Compute x @ weight.T + bias; see `kernels.backend.Linear`."""
@@ -91,7 +91,7 @@ class PackedLinear:
         assert in_features == self._in_features
         out = torch.empty(num_tokens, self._out_features, dtype=self._out_dtype)
         shape = num_tokens, self._out_features, in_features
-        self._linear(out.data_ptr(), x.data_ptr(), *self._addresses, *shape, *self._options)
+        self._library.linear(out.data_ptr(), x.data_ptr(), *self._addresses, *shape, *self._options)
         return out
 
 

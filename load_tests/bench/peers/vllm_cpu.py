@@ -98,17 +98,20 @@ def preloads(python: Path) -> list[str]:
     return [*([tcmalloc] if tcmalloc else []), *([str(openmp)] if openmp.exists() else [])]
 
 
-def _environment(threads: int, preloaded: list[str]) -> dict[str, str]:
-    """What its documentation recommends, with a number of threads; the engine in its process."""
-    own = {
+def recommended(threads: int, preloaded: list[str]) -> dict[str, str]:
+    """The variables that its documentation recommends, with a number of threads."""
+    return {
         "LD_PRELOAD": ":".join(preloaded),
         "OMP_NUM_THREADS": str(threads),
         "VLLM_CPU_OMP_THREADS_BIND": "0" if threads == 1 else f"0-{threads - 1}",
         "VLLM_CPU_KVCACHE_SPACE": str(_CACHE_GIB),
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
     }
+
+
+def _environment(threads: int, preloaded: list[str]) -> dict[str, str]:
+    """All variables of its process, which has the engine in it."""
     # paths of this project are none of vLLM's
     rest = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return rest | own
+    return rest | recommended(threads, preloaded) | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}

@@ -1,8 +1,9 @@
-"""Command `serving`: our server and a peer's, side by side on one card, loaded over HTTP by turns.
+"""Command `serving`: our server and a peer's, side by side, loaded over HTTP by turns.
 
-All servers run all the time, each with its share of the card, and one at a time is loaded: what
-drifts on the machine counts for all of them. Each case is measured several times, and the medians
-are compared. Then the engine of ours has the same cases without its server: what HTTP adds.
+All servers run all the time, each with its share of the card or on the same cores, and one at a
+time is loaded: what drifts on the machine counts for all of them. Each case is measured several
+times, and the medians are compared. Then the engine of ours has the same cases without its server:
+what HTTP adds.
 
 A pass is printed and written when it ends, and the table before the servers are stopped: what was
 measured is there if the run is cut. The times of all tokens are in a file of their own.
@@ -17,28 +18,35 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+import psutil
 import yaml
 
+from engine.config import DType
 from load_tests import report
 from load_tests.bench.serving import in_process
-from load_tests.bench.serving.contenders import OURS, VLLM, Contender, ServerLimits, pagoda, vllm
+from load_tests.bench.serving.cases import add_load, cases_of, warm_up
+from load_tests.bench.serving.contenders import (
+    OURS,
+    VLLM,
+    Contender,
+    ServerLimits,
+    pagoda,
+    vllm,
+    vllm_on_cpu,
+)
 from load_tests.bench.serving.passes import MEASURES, Pass, compare, pass_of
 from load_tests.bench.startup.process_tree import cpu_by_process
 from load_tests.bench.startup.server_process import ServerProcess
 from load_tests.http.drive import LoadRun
-from load_tests.http.load import plan
 from load_tests.http.report import write_requests
 from load_tests.http.session import Case, LoadSettings, drive
 from load_tests.model_folders import model_folder
-from load_tests.options import add_model, at_least, not_negative, positive, several
-from load_tests.traffic.lengths import parse_lengths
-from load_tests.traffic.schedule import at_once
+from load_tests.options import add_model, at_least, positive
 
 # ours by itself, beside its engine in process
 NOBODY = "none"
-_NUM_WARM_UP = 48
 EXAMPLE = "python -m load_tests serving --model DIR --device cuda --peer vllm --rate 15,30"
 
 
@@ -54,6 +62,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     servers.add_argument("--vllm-packages", type=Path, metavar="DIR", help="where vLLM is")
     servers.add_argument(
+        "--vllm-python",
+        type=Path,
+        metavar="PATH",
+        help="Python of an environment where vLLM's CPU build is installed, on a CPU",
+    )
+    servers.add_argument(
         "--vllm-options", nargs="*", default=[], metavar="WORD", help="further ones of `vllm serve`"
     )
     for words, whose in (("--set", "ours"), ("--peer-set", "the second one of ours")):
@@ -67,42 +81,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     servers.add_argument(
         "--gpu-memory-fraction", type=positive, default=0.44, help="of the card, for each server"
     )
+    servers.add_argument("--dtype", choices=get_args(DType), help="of all (default: their own)")
+    servers.add_argument("--threads", type=at_least(1), default=1, help="of each, on a CPU")
     servers.add_argument(
         "--without-in-process", action="store_true", help="the servers only, not their engine"
     )
     servers.add_argument("--start-limit-s", type=positive, default=300.0, help="give up after this")
-    _add_load(parser.add_argument_group("load"))
+    add_load(parser.add_argument_group("load"))
     report.add_arguments(parser)
-
-
-def _add_load(group: "argparse._ArgumentGroup") -> None:
-    group.add_argument(
-        "--rate", type=several(positive), default=[15.0, 30.0], help="Poisson arrivals per second"
-    )
-    group.add_argument(
-        "--concurrency", type=several(at_least(1)), default=[256, 512], help="requests in flight"
-    )
-    group.add_argument("--passes", type=at_least(1), default=3, help="of each case on each server")
-    group.add_argument("--duration-s", type=positive, default=15.0, help="arrivals of a rate")
-    group.add_argument(
-        "--turnover", type=at_least(1), default=3, help="requests of a case per one in flight"
-    )
-    group.add_argument("--lengths", default="sharegpt", help="see the command http")
-    group.add_argument("--max-total-len", type=at_least(64), default=2048, help="of a request")
-    group.add_argument("--drain-s", type=not_negative, default=60.0, help="after the last arrival")
-    group.add_argument("--vocab-size", type=at_least(1), default=30000, help="ids are below it")
-    group.add_argument("--seed", type=int, default=0, help="of lengths and prompts")
 
 
 def run(args: argparse.Namespace) -> int:
     """Race, print the table and write the passes; 1 if one is not valid or a request failed."""
+    if args.peer == VLLM and args.device == "cpu" and args.vllm_python is None:
+        raise ValueError("--peer vllm on a CPU needs --vllm-python, where its CPU build is")
     files, cases = report.start(args, "serving"), cases_of(args)
     with tempfile.TemporaryDirectory() as scratch:
         race = ServedRace(files, _contenders(args, Path(scratch)))
         with ExitStack() as stack:
             servers = [stack.enter_context(_started(it, files, args)) for it in race.contenders]
             for contender, server in zip(race.contenders, servers, strict=True):
-                _measure(args, contender, server, warm_up(args))
+                _measure(args, contender, [server], warm_up(args))
             # before the servers end, also if the race is cut
             stack.callback(race.show)
             for number in range(args.passes):
@@ -189,7 +188,8 @@ def _take_turns(
     """
     running = list(zip(race.contenders, servers, strict=True))
     for contender, server in running if number % 2 == 0 else reversed(running):
-        race.add(_measure(args, contender, server, case))
+        idle = [other for other in servers if other is not server]
+        race.add(_measure(args, contender, [server, *idle], case))
 
 
 def _in_process(race: ServedRace, args: argparse.Namespace, cases: list[Case]) -> None:
@@ -208,24 +208,6 @@ def _in_process(race: ServedRace, args: argparse.Namespace, cases: list[Case]) -
             race.add(Loaded(figures, loaded))
 
 
-def cases_of(args: argparse.Namespace) -> list[Case]:
-    """The cases of both loops, as the command `http` makes them."""
-    common = vars(args) | {"trace": None, "time_unit": "s"}
-    open_loop = common | {"requests": None, "concurrency": None}
-    cases = plan(argparse.Namespace(**open_loop)) if args.rate else []
-    for number in args.concurrency:
-        closed = {"rate": None, "requests": args.turnover * number, "concurrency": [number]}
-        cases += plan(argparse.Namespace(**(common | closed)))
-    return cases
-
-
-def warm_up(args: argparse.Namespace) -> Case:
-    """Requests like those of the cases, before any is measured: kernels may still be compiled."""
-    lengths = parse_lengths(args.lengths, args.max_total_len)
-    schedule = at_once(lengths, _NUM_WARM_UP, args.seed + 1)
-    return Case(label="warm-up", schedule=schedule, concurrency=_NUM_WARM_UP)
-
-
 def _contenders(args: argparse.Namespace, scratch: Path) -> list[Contender]:
     limits = ServerLimits(
         model=model_folder(args.model, scratch),
@@ -234,10 +216,14 @@ def _contenders(args: argparse.Namespace, scratch: Path) -> list[Contender]:
         max_num_batched_tokens=args.max_num_batched_tokens,
         max_model_len=args.max_model_len,
         gpu_memory_fraction=args.gpu_memory_fraction,
+        dtype=args.dtype,
+        num_threads=args.threads,
     )
     ours = pagoda(OURS, limits, args.port, scratch, options_of(args.set))
     if args.peer == NOBODY:
         return [ours]
+    if args.peer == VLLM and args.device == "cpu":
+        return [ours, vllm_on_cpu(limits, args.port + 1, args.vllm_python, args.vllm_options)]
     if args.peer == VLLM:
         return [ours, vllm(limits, args.port + 1, args.vllm_packages, args.vllm_options)]
     again = options_of(args.peer_set)
@@ -273,21 +259,29 @@ def _started(
 
 
 def _measure(
-    args: argparse.Namespace, contender: Contender, server: ServerProcess, case: Case
+    args: argparse.Namespace, contender: Contender, servers: list[ServerProcess], case: Case
 ) -> Loaded:
+    """Load the first server with a case, while the others have nothing to do."""
     settings = LoadSettings(
         url=contender.url, vocab_size=args.vocab_size, seed=args.seed, drain_s=args.drain_s
     )
-    before, own_s = cpu_by_process(server.processes()), time.process_time()
+    before = [cpu_by_process(server.processes()) for server in servers]
+    own_s = time.process_time()
     [result] = asyncio.run(drive(settings, [case]))
     own_s = time.process_time() - own_s
-    # also of processes that have begun meanwhile; of those that have ended nothing is known
-    after = cpu_by_process(server.processes())
+    server_s, *idle_s = map(_cpu_since, servers, before)
     figures = pass_of(
         contender.name,
         case.label,
         result.run,
-        server_cpu_s=sum(cpu_s - before.get(process, 0.0) for process, cpu_s in after.items()),
+        server_cpu_s=server_s,
         client_cpu_s=own_s,
+        idle_cpu_s=sum(idle_s),
     )
     return Loaded(figures, result.run)
+
+
+def _cpu_since(server: ServerProcess, before: dict[psutil.Process, float]) -> float:
+    # also of processes that have begun meanwhile; of those that have ended nothing is known
+    after = cpu_by_process(server.processes())
+    return sum(cpu_s - before.get(process, 0.0) for process, cpu_s in after.items())

@@ -1,4 +1,4 @@
-"""The servers of a race: how each is started with the same model, limits and share of the card."""
+"""The servers of a race: how each is started with the same model, limits and share of a device."""
 
 import os
 import sys
@@ -10,8 +10,9 @@ from typing import Any
 
 import yaml
 
-from engine.config import Device
+from engine.config import Device, DType
 from load_tests import ROOT
+from load_tests.bench.peers.vllm_cpu import preloads, recommended
 from load_tests.model_folders import load_format_of
 
 OURS, VLLM = "pagoda", "vllm"
@@ -27,6 +28,8 @@ class ServerLimits:
         max_num_batched_tokens: of one step.
         max_model_len: tokens of prompt and answer.
         gpu_memory_fraction: of the card, for each server: they run beside each other.
+        dtype: of weights and activations; None leaves it to each server.
+        num_threads: that compute, on a CPU.
     """
 
     model: Path
@@ -35,6 +38,8 @@ class ServerLimits:
     max_num_batched_tokens: int
     max_model_len: int
     gpu_memory_fraction: float
+    dtype: DType | None = None
+    num_threads: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +84,12 @@ def pagoda(
         "max_model_len": limits.max_model_len,
         "prefix_cache": False,
     }
+    if limits.dtype is not None:
+        options["dtype"] = limits.dtype
     if limits.device == "cuda":
         options["gpu_memory_fraction"] = limits.gpu_memory_fraction
+    else:
+        options["num_threads"] = limits.num_threads
     config = yaml.safe_load((ROOT / "serve_config.yaml").read_text(encoding="utf-8"))
     config["http_options"]["port"] = port
     [application] = config["applications"]
@@ -96,13 +105,54 @@ def pagoda(
 
 
 def vllm(limits: ServerLimits, port: int, packages: Path | None, words: list[str]) -> Contender:
-    """Return `vllm serve`.
+    """Return `vllm serve` on a GPU.
 
     Args:
         packages: folder that has them, where they are not this Python's.
         words: further options of its command.
     """
-    command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(limits.model)]
+    fraction = ("--gpu-memory-utilization", str(limits.gpu_memory_fraction))
+    return _vllm(
+        [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(limits.model)],
+        [*_vllm_options(limits, port), *fraction, *words],
+        port,
+        {"PYTHONPATH": str(packages)} if packages else {},
+    )
+
+
+def vllm_on_cpu(limits: ServerLimits, port: int, python: Path, words: list[str]) -> Contender:
+    """Return the server of vLLM's CPU build, preloaded and bound to cores as it recommends.
+
+    Its command `vllm` does not start where the package has another name, as that of the CPU has:
+    the module behind `vllm serve` does.
+
+    Args:
+        python: of an environment where it is installed.
+        words: further options of its command.
+    """
+    # nothing of this project is vLLM's: neither its paths nor the folder where it is started
+    apart = {"PYTHONPATH": "", "PYTHONSAFEPATH": "1"}
+    return _vllm(
+        [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(limits.model)],
+        [*_vllm_options(limits, port), *words],
+        port,
+        recommended(limits.num_threads, preloads(python)) | apart,
+    )
+
+
+def _vllm(
+    command: list[str], options: list[str], port: int, environment: Mapping[str, str]
+) -> Contender:
+    return Contender(
+        name=VLLM,
+        command=(*command, *options),
+        url=f"http://127.0.0.1:{port}",
+        environment=environment,
+    )
+
+
+def _vllm_options(limits: ServerLimits, port: int) -> list[str]:
+    """What it is given on any device."""
     options = {
         "--host": "127.0.0.1",
         "--port": port,
@@ -110,14 +160,10 @@ def vllm(limits: ServerLimits, port: int, packages: Path | None, words: list[str
         "--max-num-seqs": limits.max_num_seqs,
         "--max-num-batched-tokens": limits.max_num_batched_tokens,
         "--max-model-len": limits.max_model_len,
-        "--gpu-memory-utilization": limits.gpu_memory_fraction,
     }
+    if limits.dtype is not None:
+        options["--dtype"] = limits.dtype
     if load_format_of(limits.model) == "dummy":
         options["--load-format"] = "dummy"
     pairs = [str(word) for pair in options.items() for word in pair]
-    return Contender(
-        name=VLLM,
-        command=(*command, *pairs, "--no-enable-prefix-caching", *words),
-        url=f"http://127.0.0.1:{port}",
-        environment={"PYTHONPATH": str(packages)} if packages else {},
-    )
+    return [*pairs, "--no-enable-prefix-caching"]

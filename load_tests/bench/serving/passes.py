@@ -15,10 +15,12 @@ MEASURES: Mapping[str, tuple[str, bool]] = {
     "ttft_p50": ("ms", False),
     "ttft_p99": ("ms", False),
     "tpot_p50": ("ms", False),
+    "gap_p50": ("ms", False),
     "gap_p99": ("ms", False),
     "backlog": ("ms", False),
     "tokens_per_s": ("tok/s", True),
     "server_cpu_s": ("s", False),
+    "idle_cpu_s": ("s", False),
     "client_cpu_s": ("s", False),
     "cpu_s": ("s", False),
 }
@@ -31,12 +33,13 @@ class Pass:
     Attributes:
         ttft_p50, ttft_p99: ms from when a request was due to its first token.
         tpot_p50: ms for each further token, of a request.
-        gap_p99: ms between two chunks of a stream.
+        gap_p50, gap_p99: ms between two chunks of a stream.
         backlog: ms, see `backlog_s`.
         tokens_per_s: output, over the whole pass.
         server_cpu_s: CPU seconds of all processes of the server.
+        idle_cpu_s: of the other servers of the race, which have nothing to do.
         client_cpu_s: of the client.
-        cpu_s: of both: what else runs on the machine does not count.
+        cpu_s: of server and client: what else runs on the machine does not count.
         num_failed: requests without a complete answer.
         invalid: why the client spoiled the pass, or None.
     """
@@ -46,10 +49,12 @@ class Pass:
     ttft_p50: float
     ttft_p99: float
     tpot_p50: float
+    gap_p50: float
     gap_p99: float
     backlog: float
     tokens_per_s: float
     server_cpu_s: float
+    idle_cpu_s: float
     client_cpu_s: float
     cpu_s: float
     num_failed: int
@@ -62,7 +67,13 @@ class Pass:
 
 
 def pass_of(
-    server: str, case: str, run: LoadRun, *, server_cpu_s: float, client_cpu_s: float
+    server: str,
+    case: str,
+    run: LoadRun,
+    *,
+    server_cpu_s: float,
+    client_cpu_s: float,
+    idle_cpu_s: float = 0.0,
 ) -> Pass:
     """Sum up what a client has recorded."""
     figures: LoadFigures = measure(run, DEFAULT_OBJECTIVE)
@@ -72,10 +83,12 @@ def pass_of(
         ttft_p50=_ms(figures.ttft_s, "p50"),
         ttft_p99=_ms(figures.ttft_s, "p99"),
         tpot_p50=_ms(figures.tpot_s, "p50"),
+        gap_p50=_ms(figures.chunk_gap_s, "p50"),
         gap_p99=_ms(figures.chunk_gap_s, "p99"),
         backlog=1e3 * backlog_s(run.records),
         tokens_per_s=figures.output_tokens_per_s,
         server_cpu_s=server_cpu_s,
+        idle_cpu_s=idle_cpu_s,
         client_cpu_s=client_cpu_s,
         cpu_s=server_cpu_s + client_cpu_s,
         num_failed=figures.num_requests - figures.num_finished,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from load_tests.bench.serving.command import Loaded, ServedRace, add_arguments, cases_of, options_of
+from load_tests.bench.serving.command import Loaded, ServedRace, add_arguments, options_of, run
 from load_tests.bench.serving.contenders import Contender
 from load_tests.bench.serving.passes import pass_of
 from load_tests.free_port import free_port
@@ -17,22 +17,11 @@ from load_tests.traffic.schedule import TimedRequest
 from tests.load_tests import own_process
 
 
-def parsed(*words: str) -> argparse.Namespace:
+def test_vllm_on_a_cpu_needs_an_environment_of_its_own() -> None:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
-    return parser.parse_args(words)
-
-
-def test_each_rate_and_each_number_in_flight_is_a_case() -> None:
-    cases = cases_of(parsed("--rate", "5,10", "--concurrency", "8,16", "--turnover", "4"))
-    assert [case.label for case in cases] == [
-        "5 req/s",
-        "10 req/s",
-        "closed loop, 8 in flight",
-        "closed loop, 16 in flight",
-    ]
-    assert [case.concurrency for case in cases] == [None, None, 8, 16]
-    assert [len(case.schedule) for case in cases[2:]] == [32, 64]
+    with pytest.raises(ValueError, match="needs --vllm-python"):
+        run(parser.parse_args(["--device", "cpu", "--peer", "vllm"]))
 
 
 def test_options_of_ours_are_yaml() -> None:
@@ -49,8 +38,9 @@ def loaded(server: str, first_s: float) -> Loaded:
         chunk_s=array("d", [first_s, first_s + 0.02]),
         chunk_tokens=array("i", [1, 1]),
     )
-    run = LoadRun(records=(record,), client_cpu_share=0.1, drain_s=None)
-    return Loaded(pass_of(server, "9 req/s", run, server_cpu_s=3.0, client_cpu_s=1.0), run)
+    recorded = LoadRun(records=(record,), client_cpu_share=0.1, drain_s=None)
+    figures = pass_of(server, "9 req/s", recorded, server_cpu_s=3.0, client_cpu_s=1.0)
+    return Loaded(figures, recorded)
 
 
 def test_a_race_that_is_cut_has_all_requests_of_its_passes_and_a_table(
@@ -79,6 +69,7 @@ def test_two_servers_are_raced(tmp_path: Path) -> None:
     words = ["serving", "--model", "embedded", "--port", str(free_port()), "--passes", "1"]
     words += ["--rate", "4", "--duration-s", "2", "--concurrency", "2", "--turnover", "2"]
     words += ["--lengths", "fixed:8:4", "--max-num-seqs", "8", "--max-num-batched-tokens", "64"]
+    words += ["--dtype", "bfloat16", "--threads", "2", "--warm-up", "4"]
     done = own_process.run(*words, "--max-model-len", "128", "--output", str(tmp_path))
     before, _, after = done.stdout.partition("starting the engine in process")
     assert "Medians of the passes" in before, done.stdout + done.stderr
@@ -88,3 +79,5 @@ def test_two_servers_are_raced(tmp_path: Path) -> None:
     servers = ["pagoda", "pagoda again"] * 2 + ["in process"] * 2
     assert [one["server"] for one in passes] == servers
     assert all(one["num_failed"] == 0 and one["server_cpu_s"] > 0 for one in passes)
+    # the other server has nothing to do, but is not still
+    assert all(0 < one["idle_cpu_s"] < one["server_cpu_s"] for one in passes[:-2])

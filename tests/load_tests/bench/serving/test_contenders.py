@@ -1,9 +1,10 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
-from load_tests.bench.serving.contenders import ServerLimits, pagoda, vllm
+from load_tests.bench.serving.contenders import ServerLimits, pagoda, vllm, vllm_on_cpu
 from load_tests.model_folders import model_folder
 from tests import ROOT
 
@@ -50,18 +51,14 @@ def test_ours_may_have_further_options(limits: ServerLimits, tmp_path: Path) -> 
     assert application["args"]["inter_token_latency_ms"] == 9
 
 
-def test_on_a_cpu_no_share_of_a_card_is_asked_for(tmp_path: Path) -> None:
-    limits = ServerLimits(
-        model=model_folder("tiny", tmp_path),
-        device="cpu",
-        max_num_seqs=4,
-        max_num_batched_tokens=64,
-        max_model_len=128,
-        gpu_memory_fraction=0.25,
-    )
+def test_on_a_cpu_it_has_threads_and_no_share_of_a_card(
+    limits: ServerLimits, tmp_path: Path
+) -> None:
+    limits = replace(limits, device="cpu", dtype="bfloat16", num_threads=3)
     pagoda("ours", limits, 8111, tmp_path)
     [application] = yaml.safe_load((tmp_path / "ours.yaml").read_text())["applications"]
     assert "gpu_memory_fraction" not in application["args"]
+    assert (application["args"]["num_threads"], application["args"]["dtype"]) == (3, "bfloat16")
 
 
 def test_the_peer_has_the_same_limits(limits: ServerLimits) -> None:
@@ -80,3 +77,33 @@ def test_the_peer_has_the_same_limits(limits: ServerLimits) -> None:
     assert "--no-enable-prefix-caching" in words
     assert contender.environment == {"PYTHONPATH": "/packages"}
     assert contender.full_environment()["PYTHONPATH"] == "/packages"
+
+
+def test_vllm_on_a_cpu_has_the_same_limits_and_threads(
+    limits: ServerLimits, tmp_path: Path
+) -> None:
+    limits = replace(limits, device="cpu", dtype="bfloat16", num_threads=2)
+    openmp = tmp_path / "env" / "lib" / "libiomp5.so"
+    openmp.parent.mkdir(parents=True)
+    openmp.write_bytes(b"")
+    python = tmp_path / "env" / "bin" / "python"
+    contender = vllm_on_cpu(limits, 8112, python, ["--no-async-scheduling"])
+    words = contender.command
+    module = (str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(limits.model))
+    assert words[:5] == module
+    given = {
+        "--port": "8112",
+        "--max-num-seqs": "48",
+        "--max-num-batched-tokens": "640",
+        "--max-model-len": "512",
+        "--dtype": "bfloat16",
+    }
+    assert {name: words[words.index(name) + 1] for name in given} == given
+    assert "--no-enable-prefix-caching" in words
+    assert "--gpu-memory-utilization" not in words
+    assert words[-1] == "--no-async-scheduling"
+    variables = contender.environment
+    assert (variables["OMP_NUM_THREADS"], variables["VLLM_CPU_OMP_THREADS_BIND"]) == ("2", "0-1")
+    assert str(openmp) in variables["LD_PRELOAD"]
+    # modules of this project, some of which have names of vLLM's, are not found
+    assert (variables["PYTHONPATH"], variables["PYTHONSAFEPATH"]) == ("", "1")
