@@ -4,7 +4,9 @@ import ctypes
 import gc
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -63,6 +65,8 @@ LONGEST = (
     "tests/engine/core/test_preempted_groups.py",
     "tests/engine/model/test_models.py",
     "tests/load_tests/paper/runners/test_simulated.py",
+    "tests/load_tests/whatif/test_questions.py",
+    "tests/load_tests/bench/peers/test_launch.py",
 )
 
 
@@ -94,6 +98,26 @@ def _place(path: str) -> int:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: _place(item.nodeid.partition("::")[0]))
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Begin to import elsewhere than the other processes do.
+
+    Where nothing has been compiled yet each would compile all tests and all that they import;
+    thus each compiles a part, and finds the others' results.
+    """
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None or session.config.args != session.config.getini("testpaths"):
+        return
+    tests = ROOT / "tests"
+    # all but those of clients, which may not be installed
+    paths = sorted({*tests.glob("**/test_*.py")} - {*tests.glob("clients/**/*")})
+    number, count = int(worker["workerid"].removeprefix("gw")), int(worker["workercount"])
+    first = len(paths) * number // count
+    for path in (*paths[first:], *paths[:first]):
+        # what cannot be imported is reported, or skipped, when it is collected
+        with suppress(Exception, pytest.skip.Exception):
+            import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -30,6 +30,7 @@ PAGE = "https://chat.example.com"
 # where the second application is, which serves `write_odd_folder` on two ranks to who has the key
 ODD, KEY = "/odd", "sk-deployed-2f7c"
 START_LIMIT_S = 240.0
+CONTROL_LOOP = "RAY_SERVE_CONTROL_LOOP_INTERVAL_S"
 # marks what clients wrote, which no log may repeat
 SECRET = "xylophone"
 # is in all that the clients of test_canaries.py send and get, which no file may repeat
@@ -110,7 +111,9 @@ def serve_run(env: dict[str, str] | None = None) -> Iterator[Deployed]:
         config = folder / "serve_config.yaml"
         config.write_text(yaml.safe_dump(_config(folder, port)))
         command = [sys.executable, "-m", "ray.serve.scripts", "run", "--address", "local"]
-        environment = own_ray(os.environ | {"RAY_TMPDIR": name} | (env or {}))
+        # Serve's controller looks as rarely as it does for users, more so than in other tests
+        inherited = {key: value for key, value in os.environ.items() if key != CONTROL_LOOP}
+        environment = own_ray(inherited | {"RAY_TMPDIR": name} | (env or {}))
         url = f"http://127.0.0.1:{port}"
         running = ServerProcess([*command, str(config)], url, folder / "log", environment)
         try:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from load_tests.__main__ import main
 
-_SMALL = ["--chats", "4", "--turns", "4", "--user", "40", "--answer", "24", "--in-flight", "1"]
+_SMALL = ["--chats", "4", "--turns", "4", "--user", "40", "--answer", "8", "--in-flight", "1"]
 
 
 def test_lost_prefixes_come_back_from_the_swap_space(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from load_tests.__main__ import main
 
 
 def test_every_way_back_runs_at_every_block_size(tmp_path: Path) -> None:
-    requests = ["--requests", "6", "--max-len", "300", "--pool-share", "0.4"]
+    requests = ["--requests", "6", "--max-len", "100", "--pool-share", "0.4"]
     words = [*requests, "--block-sizes", "4,16", "--private", "--output", str(tmp_path)]
     assert main(["preemption", *words]) == 0
     [path] = tmp_path.glob("*.json")

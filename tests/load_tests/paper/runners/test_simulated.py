@@ -15,13 +15,23 @@ from tests import ROOT
 
 MINIATURE = SCALES["miniature"]
 FIGURES = {"2", "12", "13", "14", "15", "16", "17", "18", "19"}
+# as long as ShareGPT's prompts and shorter than its answers: a trace ends with its longest answer
+PAIRS = "161,60\n30,90\n750,40\n"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def words(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Options of a run in miniature."""
+    path = tmp_path_factory.mktemp("lengths") / "sharegpt.csv"
+    path.write_text(f"input_len,output_len\n{PAIRS}")
+    return ["figures", "--miniature", "--sharegpt", str(path)]
+
+
+@pytest.fixture(scope="module")
+def folder(words: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Every figure in miniature."""
     folder = tmp_path_factory.mktemp("figures")
-    main(["figures", "--miniature", "--processes", "1", "--output", str(folder)])
+    main([*words, "--processes", "1", "--output", str(folder)])
     return folder
 
 
@@ -57,12 +67,12 @@ def _digests(folder: Path) -> dict[str, str]:
 
 
 def test_the_same_seed_gives_the_same_bytes_in_any_number_of_processes(
-    folder: Path, tmp_path: Path
+    words: list[str], folder: Path, tmp_path: Path
 ) -> None:
     first, second = tmp_path / "one", tmp_path / "two"
     for where, processes in ((first, "1"), (second, "2")):
-        words = ["--miniature", "--figure", "2,13,18", "--processes", processes]
-        main(["figures", *words, "--output", str(where)])
+        some = ["--figure", "2,13,18", "--processes", processes]
+        main([*words, *some, "--output", str(where)])
     assert _digests(first) == _digests(second)
     # and they are cells of the run with all figures
     cells = _digests(first / "cells")
@@ -70,8 +80,8 @@ def test_the_same_seed_gives_the_same_bytes_in_any_number_of_processes(
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_where_it_was(folder: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-u", "-m", "load_tests", "figures", "--miniature"]
+def test_a_killed_run_goes_on_where_it_was(words: list[str], folder: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-u", "-m", "load_tests", *words]
     command += ["--figure", "12a,16", "--processes", "2", "--output", str(tmp_path)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -82,7 +92,7 @@ def test_a_killed_run_goes_on_where_it_was(folder: Path, tmp_path: Path) -> None
         process.stdout.read()
     kept = {path.name: os.stat(path) for path in (tmp_path / "cells").glob("*.json.gz")}
     assert len(kept) >= 3
-    main(["figures", "--miniature", "--figure", "12a,16", "--output", str(tmp_path)])
+    main([*words, "--figure", "12a,16", "--output", str(tmp_path)])
     for name, before in kept.items():
         assert os.stat(tmp_path / "cells" / name).st_mtime_ns == before.st_mtime_ns
     assert len(list((tmp_path / "cells").glob("*.json.gz"))) > len(kept)
