@@ -150,6 +150,9 @@ class AppConfig(BaseModel):
     growth_blocks: float = engine_option("growth_blocks")
     max_overtakes: int = engine_option("max_overtakes")
     prompt_share: float = engine_option("prompt_share")
+    fills_steps: bool | None = engine_option(
+        "fills_steps", default=None, shown="false on a CPU, true on a GPU"
+    )
     prefix_cache: bool = engine_option("prefix_cache")
     pinned_prefix_share: float = engine_option("pinned_prefix_share")
     max_pinned_prefixes: int = engine_option("max_pinned_prefixes")

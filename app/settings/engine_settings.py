@@ -50,6 +50,7 @@ def to_engine_config(config: AppConfig, folder: Path, model: ModelConfig) -> Eng
         "swap_bytes": _swap_bytes(config, device),
         "max_num_seqs": max_num_seqs,
         "max_num_batched_tokens": max_num_batched_tokens,
+        "fills_steps": device != "cpu" if config.fills_steps is None else config.fills_steps,
         "max_waiting_tokens": config.max_waiting_tokens or 0,
         "max_model_len": _max_model_len(config, model),
         "clips_context": config.max_model_len is None,

@@ -32,8 +32,8 @@ GROUPS: Mapping[str, Sequence[str]] = {
     ),
     "Batching and scheduling": (
         "max_num_seqs", "max_num_batched_tokens", "lone_prompt_tokens", "max_model_len",
-        "prompt_share", "long_step_share", "inter_token_latency_ms", "late_plans", "preemption",
-        "watermark", "growth_blocks", "max_overtakes",
+        "prompt_share", "fills_steps", "long_step_share", "inter_token_latency_ms", "late_plans",
+        "preemption", "watermark", "growth_blocks", "max_overtakes",
     ),
     "Queue and deadlines": (
         "queue_policy", "max_num_waiting", "max_waiting_tokens", "deadlines.queue_s",

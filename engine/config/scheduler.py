@@ -104,6 +104,14 @@ class SchedulerConfig:
             le=1,
         ),
     )
+    fills_steps: bool = field(
+        default=True,
+        metadata=documented(
+            "whether a step in which a prompt ends may compute prompts beyond `prompt_share` of "
+            "its budget; if not, the first token of that prompt comes sooner, and those of others "
+            "no later where a larger step takes as long for each of its tokens, as on a CPU"
+        ),
+    )
     lone_prompt_tokens: int = field(
         default=0,
         metadata=documented(

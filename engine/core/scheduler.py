@@ -180,7 +180,12 @@ class Scheduler:
         num_waiting = self._planner.num_to_prefill(self._budget.most_waiting) if ready else 0
         is_lone = len(self._groups) == 1
         num_tokens = self._budget.num_tokens(len(ready), num_waiting, is_lone=is_lone)
-        planned = PlannedStep(self._next_step, num_tokens, self._config.max_chunk)
+        planned = PlannedStep(
+            self._next_step,
+            num_tokens,
+            self._config.max_chunk,
+            is_filled=self._config.fills_steps,
+        )
         self._planner.plan(planned, ready, self._forks)
         self._forks = []
         self._count_blocks()

@@ -16,7 +16,7 @@ from load_tests.whatif.tornado import Bar, e2e_p99_s, ranked
 SETTINGS = (
     "block_size", "num_blocks", "swap_bytes", "max_num_seqs", "max_num_batched_tokens",
     "lone_prompt_tokens", "max_model_len", "max_num_waiting", "memory_policy", "preemption",
-    "watermark", "growth_blocks", "max_overtakes", "prompt_share", "prefix_cache",
+    "watermark", "growth_blocks", "max_overtakes", "prompt_share", "fills_steps", "prefix_cache",
     "pinned_prefix_share", "inter_token_latency_s", "run_ahead", "tensor_parallel_size",
 )  # fmt: skip
 LATENCIES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}

@@ -29,8 +29,15 @@ class PlannedStep:
         dropped: ids of requests whose results are worthless, for they come from spoiled blocks.
     """
 
-    def __init__(self, step: int, max_num_tokens: int, max_chunk: int) -> None:
-        """Begin a step that may feed `max_num_tokens`."""
+    def __init__(
+        self, step: int, max_num_tokens: int, max_chunk: int, *, is_filled: bool = True
+    ) -> None:
+        """Begin a step that may feed `max_num_tokens`.
+
+        Args:
+            is_filled: whether more than `max_chunk` prompt tokens may keep the first token of a
+                prompt waiting that ends in the step.
+        """
         self.plan = StepPlan(step=step)
         self.max_chunk = max_chunk
         self.num_left = max_num_tokens
@@ -46,6 +53,7 @@ class PlannedStep:
         self.prefill_ends: list[SequenceGroup] = []
         self.dropped: set[int] = set()
         self._max_num_tokens = max_num_tokens
+        self._is_filled = is_filled
         self._ended_prefills: list[Member] = []
         self._siblings: list[Member] = []
         # by (row, index) and by row: a device writes all at once, so nothing may be written twice
@@ -126,6 +134,9 @@ class PlannedStep:
     def end_prefill(self, group: SequenceGroup) -> None:
         """Note that all known tokens of a group are planned with this step."""
         self.prefill_ends.append(group)
+        if not self._is_filled:
+            num_prompt_tokens = len(self.plan.prefill_tokens)
+            self.num_left = min(self.num_left, max(0, self.max_chunk - num_prompt_tokens))
 
     def decode(self, sequences: list[Member]) -> None:
         """Feed the last token of each one's row and sample the next."""

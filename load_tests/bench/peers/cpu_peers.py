@@ -137,6 +137,8 @@ def _ours(folder: Path, work: EqualWork, dtype: DType, threads: int = 1) -> "Loc
             num_blocks=num_blocks + max(8, max_num_seqs),
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=256,
+            # as on any CPU unless it is configured
+            fills_steps=False,
             max_model_len=max_model_len,
             num_threads=threads,
             run_ahead=1,

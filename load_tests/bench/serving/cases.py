@@ -23,6 +23,13 @@ def add_load(group: "argparse._ArgumentGroup") -> None:
         "--concurrency", type=several(at_least(1)), default=[256, 512], help="requests in flight"
     )
     group.add_argument("--passes", type=at_least(1), default=3, help="of each case on each server")
+    group.add_argument(
+        "--peer-passes",
+        type=at_least(1),
+        default=None,
+        metavar="N",
+        help="on the peer, if fewer: with 2 and 1 ours is loaded before and after it",
+    )
     group.add_argument("--duration-s", type=positive, default=15.0, help="arrivals of a rate")
     group.add_argument(
         "--turnover",
@@ -60,6 +67,20 @@ def warm_up(args: argparse.Namespace) -> Case:
     lengths = parse_lengths(args.lengths, args.max_total_len)
     schedule = at_once(lengths, args.warm_up, args.seed + 1)
     return Case(label="warm-up", schedule=schedule, concurrency=args.warm_up)
+
+
+def order_of(num_servers: int, number: int, peer_passes: int | None) -> list[int]:
+    """Which servers are loaded in a pass, ours being 0.
+
+    The one that begins changes, so that what the other leaves behind counts for both.
+
+    Args:
+        number: of the pass.
+        peer_passes: how many all others have; None for each.
+    """
+    are_there = peer_passes is None or number < peer_passes
+    places = list(range(num_servers if are_there else 1))
+    return places if number % 2 == 0 else places[::-1]
 
 
 def _turnovers(args: argparse.Namespace) -> list[int]:

@@ -26,7 +26,7 @@ import yaml
 from engine.config import DType
 from load_tests import report
 from load_tests.bench.serving import in_process
-from load_tests.bench.serving.cases import add_load, cases_of, warm_up
+from load_tests.bench.serving.cases import add_load, cases_of, order_of, warm_up
 from load_tests.bench.serving.contenders import (
     OURS,
     VLLM,
@@ -182,14 +182,10 @@ def _take_turns(
     case: Case,
     number: int,
 ) -> None:
-    """Load one server after the other with a case.
-
-    The one that begins changes, so that what the other leaves behind counts for both.
-    """
-    running = list(zip(race.contenders, servers, strict=True))
-    for contender, server in running if number % 2 == 0 else reversed(running):
-        idle = [other for other in servers if other is not server]
-        race.add(_measure(args, contender, [server, *idle], case))
+    """Load one server after the other with a case."""
+    for place in order_of(len(servers), number, args.peer_passes):
+        idle = servers[:place] + servers[place + 1 :]
+        race.add(_measure(args, race.contenders[place], [servers[place], *idle], case))
 
 
 def _in_process(race: ServedRace, args: argparse.Namespace, cases: list[Case]) -> None:

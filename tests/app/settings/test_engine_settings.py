@@ -62,6 +62,14 @@ def test_policies_reach_the_scheduler() -> None:
     assert settings(max_num_batched_tokens=64, prompt_share=0.001).scheduler.max_chunk == 1
 
 
+def test_only_steps_of_a_gpu_are_filled_unless_it_is_configured() -> None:
+    assert [settings(device=device).scheduler.fills_steps for device in ("cpu", "cuda")] == [
+        False,
+        True,
+    ]
+    assert settings(fills_steps=True).scheduler.fills_steps
+
+
 RESERVED = {"memory_policy": "reserved_max"}
 
 
@@ -122,6 +130,7 @@ def test_options_reach_the_engine() -> None:
         max_model_len=1024,
         max_num_waiting=5,
         num_threads=2,
+        fills_steps=False,
     )
     assert engine.scheduler.eos_token_ids == (2,)
 

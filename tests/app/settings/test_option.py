@@ -26,7 +26,7 @@ CONVERTED = {
 # options whose default is computed or that have the value `auto`
 FILLED_IN = {
     "device", "dtype", "num_blocks", "max_num_seqs", "max_num_batched_tokens", "max_model_len",
-    "max_waiting_tokens",
+    "max_waiting_tokens", "fills_steps",
 }  # fmt: skip
 # same name, but the option names a model or holds texts
 OTHER_KIND = {"model", "pinned_prefixes"}

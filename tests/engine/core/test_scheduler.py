@@ -56,6 +56,20 @@ def test_an_earlier_prompt_is_finished_before_a_later_one_goes_on() -> None:
     assert counts == [[7], [3, 4], [6]]
 
 
+def test_a_step_that_is_not_filled_ends_with_the_prompt_that_ends() -> None:
+    counts: dict[bool, list[list[int]]] = {}
+    for fills_steps in (True, False):
+        driver = SchedulerDriver(budget=16, prompt_share=0.5, fills_steps=fills_steps)
+        for request_id, prompt_len in enumerate((8, 8, 3, 3, 20)):
+            driver.add(request_id, prompt_len=prompt_len, max_tokens=1)
+        steps = counts[fills_steps] = []
+        while driver.scheduler.has_work:
+            steps.append(list(driver.step()[0].prefill_counts))
+    assert counts[True] == [[8, 8], [3, 3, 10], [10]]
+    # short ones share a step, and a long one goes on with what is left
+    assert counts[False] == [[8], [8], [3, 3, 2], [16], [2]]
+
+
 def test_a_long_prompt_leaves_room_for_others_that_wait() -> None:
     driver = SchedulerDriver(budget=8, num_blocks=100, prompt_share=0.5)
     driver.add(1, prompt_len=30, max_tokens=1)

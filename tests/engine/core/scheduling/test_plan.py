@@ -73,6 +73,26 @@ def test_every_token_is_taken_from_the_budget() -> None:
     assert step.num_left == 6
 
 
+@pytest.mark.parametrize(("is_filled", "num_left"), [(True, [92, 91, 88]), (False, [92, 2, 0])])
+def test_a_step_in_which_a_prompt_ends_may_have_a_smaller_budget(
+    is_filled: bool, num_left: list[int]
+) -> None:
+    step = PlannedStep(0, 100, 10, is_filled=is_filled)
+    groups = [group_in_row(row, [1, 2, 3, 4, 5, 6, 7]) for row in range(3)]
+    found = []
+    step.decode([(groups[2], groups[2].sequences[0])])
+    # what decodes does not count, nor what ends no prompt
+    step.prefill(groups[0], groups[0].sequences[0], 7)
+    found.append(step.num_left)
+    step.prefill(groups[1], groups[1].sequences[0], 1)
+    step.end_prefill(groups[0])
+    found.append(step.num_left)
+    step.prefill(groups[1], groups[1].sequences[0], min(3, step.num_left))
+    step.end_prefill(groups[1])
+    found.append(step.num_left)
+    assert found == num_left
+
+
 def test_a_plan_over_the_budget_is_not_built() -> None:
     step = PlannedStep(0, 2, 2)
     group = group_in_row(0, [1, 2, 3])

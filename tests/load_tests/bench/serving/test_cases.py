@@ -2,7 +2,7 @@ import argparse
 
 import pytest
 
-from load_tests.bench.serving.cases import add_load, cases_of, warm_up
+from load_tests.bench.serving.cases import add_load, cases_of, order_of, warm_up
 
 
 def parsed(*words: str) -> argparse.Namespace:
@@ -37,3 +37,9 @@ def test_the_warm_up_has_lengths_of_the_cases_and_other_prompts() -> None:
     case = warm_up(parsed("--lengths", "fixed:9:5", "--warm-up", "3"))
     assert [(one.input_len, one.output_len) for one in case.schedule] == [(9, 5)] * 3
     assert case.concurrency == 3
+
+
+def test_servers_take_turns_and_the_peer_may_have_fewer() -> None:
+    assert [order_of(2, number, None) for number in range(3)] == [[0, 1], [1, 0], [0, 1]]
+    assert [order_of(2, number, 1) for number in range(3)] == [[0, 1], [0], [0]]
+    assert order_of(1, 1, None) == [0]
