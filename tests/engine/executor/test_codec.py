@@ -118,6 +118,9 @@ def test_empty_columns_that_a_message_need_not_have_are_not_sent() -> None:
 def test_an_empty_column_that_a_message_must_have_is_sent() -> None:
     request = Request(request_id=1, prompt=int32(), sampling=SamplingParams(max_tokens=1))
     assert REQUESTS.decode(REQUESTS.encode(request)) == request
+    # and a number that is 0, beside columns that may be left out
+    codec, result = Codec(StepResult), StepResult(step=0)
+    assert codec.decode(codec.encode(result)) == result
 
 
 @given(st.binary(max_size=100))
