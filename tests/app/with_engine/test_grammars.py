@@ -169,5 +169,6 @@ async def test_answers_follow_random_schemas(app: Starlette) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 async def test_answers_follow_500_random_schemas(app: Starlette) -> None:
     await _check_random_schemas(range(20, 520), app)

@@ -41,6 +41,6 @@ def test_the_real_server_is_timed_weighed_and_gone(tmp_path: Path) -> None:
 def _is_running(pid: int) -> bool:
     """Whether there is such a process, other than one that has ended and is only to be reaped."""
     try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
