@@ -104,13 +104,18 @@ def _add_offline(parser: argparse.ArgumentParser) -> None:
         help="time them again with every row bound by one of so many JSON schemas",
     )
     parser.add_argument("--decode-input", type=at_least(1), default=512, help="tokens of a prompt")
-    parser.add_argument("--decode-output", type=at_least(1), default=128, help="steps to average")
+    parser.add_argument(
+        "--decode-output",
+        type=at_least(1),
+        default=128,
+        help="steps to average, of answers twice as long",
+    )
     parser.add_argument(
         "--prompts",
         type=several(at_least(1)),
         default=[],
         metavar="N,...",
-        help="tokens of a prompt that is prefilled by itself, then generates --decode-output",
+        help="tokens of a prompt that is prefilled by itself and then generates as --decode does",
     )
 
 

@@ -45,10 +45,10 @@ class Offline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decode:
-    """The time of a step: equal requests that generate twice `output_len`, less the same with half.
+    """The time of a step: of equal requests with answers of 2 x `output_len`, less of `output_len`.
 
-    Less the same with one token would count steps as decodes that prefill the last prompts beside
-    the first answers, and those in which only the last answers are left.
+    Less of one token would count steps as decodes that prefill the last prompts beside the first
+    answers, and those in which only the last answers are left.
 
     Attributes:
         output_len: steps to average.

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.config import EngineConfig, ModelConfig
 from engine.core.scheduling.preemption import Preemption
 from engine.types import FinishReason, SamplingParams
 from engine.worker.batch import lay_out
@@ -19,6 +18,7 @@ from tests.engine.model.tiny import TinyModel
 from tests.engine.rows import BLOCK_SIZE, Chunk, admission, make_plan, make_table
 from tests.engine.whole.engine_run import RECOMPUTE, SWAP, SWAP_BYTES, Run, run, tokens_of
 from tests.engine.worker.plans import Driver
+from tests.fakes.scripted_worker import engine_config
 from tests.fakes.worker_loader import POISON, BreakingModel, Replayer, loader
 
 _GREEDY = SamplingParams(max_tokens=24, temperature=0.0)
@@ -252,20 +252,6 @@ def _next_masked(
     return Sampled(tokens=hidden[:, 0] + 1)
 
 
-SMALL = ModelConfig(
-    architecture="LlamaForCausalLM",
-    vocab_size=64,
-    hidden_size=16,
-    intermediate_size=32,
-    num_layers=2,
-    num_heads=2,
-    num_kv_heads=1,
-    head_dim=8,
-    max_position=4096,
-    norm_eps=1e-5,
-)
-
-
 def _graphs(max_num_rows: int = 16, max_num_tokens: int = 256) -> CudaGraphs:
     """CudaGraphs of a table of plain rows, of which row 1 draws, 2 is deterministic, 3 has rules,
     4 and 5 want log-probabilities.
@@ -284,12 +270,7 @@ def _graphs(max_num_rows: int = 16, max_num_tokens: int = 256) -> CudaGraphs:
         table,
         backend,
         Computation(_feed, _next, _next_masked),
-        EngineConfig.from_options(
-            model_path="",
-            model=SMALL,
-            max_model_len=4096,
-            dtype="float32",
-            device="cpu",
+        engine_config(ranks=1).with_options(
             max_num_seqs=max_num_rows,
             max_num_batched_tokens=max_num_tokens,
             block_size=BLOCK_SIZE,
