@@ -34,6 +34,13 @@ SHAPES: dict[str, dict[str, Any]] = {
         "vocab_size": 128256, "max_position_embeddings": 8192, "rope_theta": 500000.0,
         "torch_dtype": "bfloat16",
     },
+    # the same for long prompts; rope is not scaled, which costs the same
+    "llama31-8b": _LLAMA | {
+        "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+        "vocab_size": 128256, "max_position_embeddings": 132096, "rope_theta": 500000.0,
+        "torch_dtype": "bfloat16",
+    },
     "opt-13b": _OPT | {
         "hidden_size": 5120, "ffn_dim": 20480, "num_hidden_layers": 40, "num_attention_heads": 40,
         "word_embed_proj_dim": 5120,
@@ -52,6 +59,37 @@ SHAPES: dict[str, dict[str, Any]] = {
         "vocab_size": 151936, "max_position_embeddings": 40960, "rope_theta": 1000000.0,
         "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768,
         "torch_dtype": "bfloat16",
+    },
+    # published in MXFP4; here in bfloat16, as the engine computes it
+    "gpt-oss-20b": {
+        "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "rms_norm_eps": 1e-5,
+        "hidden_act": "silu", "tie_word_embeddings": False, "eos_token_id": 2,
+        "attention_bias": True, "hidden_size": 2880, "intermediate_size": 2880,
+        "num_hidden_layers": 24, "num_attention_heads": 64, "num_key_value_heads": 8,
+        "head_dim": 64, "vocab_size": 201088, "max_position_embeddings": 131072,
+        "initial_context_length": 4096, "sliding_window": 128,
+        "layer_types": ["sliding_attention", "full_attention"] * 12, "num_local_experts": 32,
+        "num_experts_per_tok": 4, "experts_per_token": 4, "swiglu_limit": 7.0,
+        "rope_theta": 150000,
+        "rope_scaling": {
+            "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
+            "original_max_position_embeddings": 4096, "truncate": False,
+        },
+        "torch_dtype": "bfloat16",
+    },
+    # the text part
+    "gemma-3-27b": {
+        "architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "rms_norm_eps": 1e-6,
+        "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True, "bos_token_id": 2,
+        "eos_token_id": 1, "hidden_size": 5376, "intermediate_size": 21504,
+        "num_hidden_layers": 62, "num_attention_heads": 32, "num_key_value_heads": 16,
+        "head_dim": 128, "query_pre_attn_scalar": 168, "vocab_size": 262208,
+        "max_position_embeddings": 131072, "sliding_window": 1024,
+        "layer_types": [
+            "full_attention" if layer % 6 == 5 else "sliding_attention" for layer in range(62)
+        ],
+        "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0}, "torch_dtype": "bfloat16",
     },
     "mixtral-8x7b": {
         "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "rms_norm_eps": 1e-5,
