@@ -30,6 +30,8 @@ EXCEPTIONS = {
     "certifi": ("Mozilla Public License 2.0 (MPL 2.0)", "a list of certificates, unchanged"),
     "tqdm": ("MPL-2.0 AND MIT", "unchanged, in files of its own"),
 }
+# CUDA, which PyTorch's builds for GPUs ask for: NVIDIA lets it be passed on with them
+CUDA = re.compile(r"nvidia-[a-z0-9-]+|cuda-toolkit")
 
 
 def licences() -> dict[str, str]:
@@ -83,7 +85,11 @@ def is_allowed(licence: str) -> bool:
 def test_the_licence_of_every_package_is_known_and_allowed() -> None:
     found = licences()
     assert len(found) > 80
-    refused = {name: text for name, text in found.items() if not is_allowed(text)}
+    refused = {
+        name: text
+        for name, text in found.items()
+        if not is_allowed(text) and not CUDA.fullmatch(name)
+    }
     assert refused == {name: text for name, (text, _) in EXCEPTIONS.items()}
 
 
