@@ -50,13 +50,15 @@ INLINE void relax(void) {
 
 INLINE uint64_t number_of_work(uint64_t state) { return state / NEXT_WORK; }
 
+int64_t take_item(struct team *team) {
+    const int64_t item = atomic_fetch_add(&team->next_item, 1);
+    return item < team->num_items ? item : -1;
+}
+
 // Takes items until there are none.
 static void do_items(struct team *team, int64_t thread) {
-    for (;;) {
-        const int64_t item = atomic_fetch_add(&team->next_item, 1);
-        if (item >= team->num_items) return;
+    for (int64_t item; (item = take_item(team)) >= 0;)
         team->work(team->argument, team, item, thread);
-    }
 }
 
 // Waits until there is another work than the one seen last, or the team closes.
