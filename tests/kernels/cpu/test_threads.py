@@ -1,18 +1,21 @@
-"""How threads share kernels, seen from within."""
+"""How threads share kernels, seen from within: items that let them end together, no idle starts."""
 
 import ctypes
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from kernels.cpu.backend import CpuBackend
 from kernels.cpu.build import load_library
-from kernels.cpu.library import Library, load_kernels
+from kernels.cpu.library import Library, Team, load_kernels
 from tests.kernels.batches import Shape, make_batch
 
 HEADER = Path(__file__).parent / "watched_threads.h"
+# of a block of outputs of a product of 32 rows by 576 inputs, as `source/linear.c` counts it
+COST = 2 * 32 * 576
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +29,42 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     loaded = load_library((), compiler=str(compiler), cache=folder)
     assert loaded is not None
     return loaded
+
+
+def items_of_rows(library: ctypes.CDLL, num_threads: int, num_rows: int, cost: int) -> list[int]:
+    lengths = np.zeros(num_rows, np.int64)
+    of_array = ctypes.c_void_p(lengths.ctypes.data)
+    team = Team(library, num_threads)
+    library.items_of_rows(team, of_array, ctypes.c_int64(num_rows), ctypes.c_int64(cost))
+    items = [int(length) for length in lengths if length]
+    starts = np.flatnonzero(lengths)
+    # each row once
+    assert starts.tolist() == [0, *np.cumsum(items)[:-1].tolist()]
+    assert sum(items) == num_rows
+    return items
+
+
+@pytest.mark.parametrize("num_threads", [2, 3, 8])
+@pytest.mark.parametrize("num_rows", [18, 30, 48, 96, 1536])
+def test_the_last_items_are_small(watched: ctypes.CDLL, num_threads: int, num_rows: int) -> None:
+    items = items_of_rows(watched, num_threads, num_rows, COST)
+    # a thread that begins its last item when the others end is waited for so long
+    assert items[-1] <= max(2, num_rows / num_threads / 8)
+    assert max(items) <= num_rows / num_threads / 2 + 1
+
+
+@pytest.mark.parametrize("num_threads", [2, 3, 8])
+def test_rows_that_follow_each_other_stay_together(watched: ctypes.CDLL, num_threads: int) -> None:
+    items = items_of_rows(watched, num_threads, 1536, COST)
+    assert len(items) == 5 * num_threads
+    assert items == sorted(items, reverse=True)
+
+
+def test_rows_that_cost_little_make_few_items(watched: ctypes.CDLL) -> None:
+    assert items_of_rows(watched, 2, 32, 288) == [16, 16]
+    assert items_of_rows(watched, 8, 32, 288) == [16, 16]
+    assert items_of_rows(watched, 8, 32, 128) == [32]
+    assert items_of_rows(watched, 1, 32, COST) == [32]
 
 
 @pytest.mark.parametrize("num_threads", [2, 5])
