@@ -277,6 +277,7 @@ FEATURES = (
     "tests/test_packages.py",
     "tests/test_troubleshooting.py",
     "tests/test_words.py",
+    "tests/kernels/cpu/test_threads.py",
     "tests/kernels/cpu/test_tiles.py",
 )
 

@@ -9,7 +9,8 @@
 #include "products.h"
 #include "team.h"
 
-enum { PIECES_OF_A_THREAD = 4 };
+// rows that make key heads of one row shared, and pieces, which are small so that threads end together
+enum { ROWS_OF_A_THREAD = 4, PIECES_OF_A_THREAD = 16 };
 
 // memory of one block: packed keys and values of one head [SPLIT, depth], queries and sums [columns,
 // depth], and of the queries of one head the probs and scores [columns, SPLIT] and the sums of a part
@@ -168,21 +169,23 @@ static void attend_block(const struct attention *a, const struct block *block, s
     }
 }
 
-// Takes one of equal pieces of all blocks.
-static void attend_piece(const void *argument, struct team *team, int64_t piece, int64_t thread) {
+// Takes one of equal pieces of all blocks, and others after it.
+static void attend_pieces(const void *argument, struct team *team, int64_t piece, int64_t thread) {
     const struct attention *const a = argument;
-    const int64_t first = a->num_blocks * piece / a->num_pieces;
-    struct walk walk = {0, first, a->num_blocks * (piece + 1) / a->num_pieces - first};
     const int64_t of_chunk = tokens_of_block(&a->pool) * group_of(&a->pool);
     const int64_t columns = most_of(of_chunk, a->heads_at_once * group_of(&a->pool));
     struct scratch s;
     char *const memory = scratch_of(team, thread, lay_out(&s, NULL, columns, a->pool.head_dim));
     if (!memory) return;
     lay_out(&s, memory, columns, a->pool.head_dim);
+    struct walk walk = {.piece = NONE};
+    go_to_piece(a, &walk, piece);
     struct ahead ahead;
     struct block block;
-    begin_ahead(&ahead, a, &walk);
-    while (next_block(a, &walk, &block)) attend_block(a, &block, &ahead, &s);
+    for (begin_ahead(&ahead, a, team, &walk); piece != NONE; piece = next_piece(&ahead, &walk)) {
+        if (piece != walk.piece) go_to_piece(a, &walk, piece);
+        while (next_block(a, &walk, &block)) attend_block(a, &block, &ahead, &s);
+    }
 }
 
 // out and q are [T, num_heads, head_dim]; block_tables [num_rows, max_blocks]. Returns 0, or -1 when
@@ -199,11 +202,11 @@ EXPORT int64_t attention(struct team *team, element *out, const element *q, cons
         .out = out, .q = q, .block_tables = block_tables, .context_lens = context_lens,
         .query_starts = query_starts, .max_blocks = max_blocks, .use_tiles = use_tiles != 0};
     // heads are shared between threads where there are fewer rows than these need
-    const int64_t most = PIECES_OF_A_THREAD * threads_of(team);
-    a.heads_at_once = num_rows < most && threads_of(team) > 1 ? 1 : num_kv_heads;
+    const int64_t threads = threads_of(team);
+    a.heads_at_once = num_rows < ROWS_OF_A_THREAD * threads && threads > 1 ? 1 : num_kv_heads;
     for (int64_t r = 0; r < num_rows; r++)
         a.num_blocks += blocks_of(&a, query_starts[r + 1] - query_starts[r]);
-    a.num_pieces = threads_of(team) == 1 ? 1 : least_of(a.num_blocks, most);
-    share(team, attend_piece, &a, a.num_pieces);
+    a.num_pieces = threads == 1 ? 1 : least_of(a.num_blocks, PIECES_OF_A_THREAD * threads);
+    share(team, attend_pieces, &a, a.num_pieces);
     return is_short(team) ? -1 : 0;
 }

@@ -85,10 +85,23 @@ INLINE int64_t blocks_of(const struct attention *a, int64_t num_new) {
     return (num_new + size - 1) / size * ((a->pool.num_kv_heads + heads - 1) / heads);
 }
 
-// a way through blocks: `left` is the next one in row r, `wanted` how many are still to come
+// a way through the blocks of pieces: `left` is the next one in row r, `wanted` how many are still to
+// come of a piece
 struct walk {
-    int64_t r, left, wanted;
+    int64_t piece, r, left, wanted;
 };
+
+// The first block of one of equal pieces of all blocks.
+INLINE int64_t first_of_piece(const struct attention *a, int64_t piece) {
+    return a->num_blocks * piece / a->num_pieces;
+}
+
+// Goes on to a later piece; `walk` has ended one, or begins with piece -1.
+INLINE void go_to_piece(const struct attention *a, struct walk *walk, int64_t piece) {
+    walk->left += first_of_piece(a, piece) - first_of_piece(a, walk->piece + 1);
+    walk->wanted = first_of_piece(a, piece + 1) - first_of_piece(a, piece);
+    walk->piece = piece;
+}
 
 // Steps to the next block: by token, then by key head. Returns 0 when there is none.
 static int next_block(const struct attention *a, struct walk *walk, struct block *block) {

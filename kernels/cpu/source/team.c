@@ -11,9 +11,8 @@
 // about 50 us of waiting awake: longer than between two kernels, shorter than between two steps
 enum { NUM_SPINS = 2000, LINE = 64 };
 
-// of an item of rows: about a microsecond, which is what it takes to share one. Several items for
-// each thread let those that began earlier, or were not interrupted, do more.
-enum { LEAST_COST = 4096, ITEMS_OF_A_THREAD = 4 };
+// of an item of rows: about a microsecond, which is what it takes to share one
+enum { LEAST_COST = 4096, MOST_HALVINGS = 4 };
 
 // `state` of a team: bit 0 says whether there may be items left, the next bits how many threads are
 // at it, the rest counts works, so that each thread joins a work once
@@ -50,13 +49,15 @@ INLINE void relax(void) {
 
 INLINE uint64_t number_of_work(uint64_t state) { return state / NEXT_WORK; }
 
+int64_t take_item(struct team *team) {
+    const int64_t item = atomic_fetch_add(&team->next_item, 1);
+    return item < team->num_items ? item : -1;
+}
+
 // Takes items until there are none.
 static void do_items(struct team *team, int64_t thread) {
-    for (;;) {
-        const int64_t item = atomic_fetch_add(&team->next_item, 1);
-        if (item >= team->num_items) return;
+    for (int64_t item; (item = take_item(team)) >= 0;)
         team->work(team->argument, team, item, thread);
-    }
 }
 
 // Waits until there is another work than the one seen last, or the team closes.
@@ -115,29 +116,41 @@ void share(struct team *team, work work, const void *argument, int64_t num_items
 
 int64_t threads_of(const struct team *team) { return team->num_threads; }
 
+// Rows are shared by halves: each thread gets an equal item of the first half, then of half of the
+// rest, and so on, the last rest being shared as a whole. So most rows follow each other, and threads
+// that began later, or were interrupted, end with the others but for one of the last items.
 struct rows_to_do {
     rows_work work;
     const void *argument;
-    int64_t num_rows, num_items;
+    int64_t num_rows, num_parts, num_halvings;
 };
+
+static int64_t first_row(const struct rows_to_do *all, int64_t item) {
+    const int64_t halving = item / all->num_parts, rest = all->num_rows >> halving;
+    const int64_t left = halving < all->num_halvings ? rest / 2 : 0;
+    if (halving > all->num_halvings) return all->num_rows;
+    return all->num_rows - rest + (rest - left) * (item % all->num_parts) / all->num_parts;
+}
 
 static void do_rows(const void *argument, struct team *team, int64_t item, int64_t thread) {
     (void)team, (void)thread;
     const struct rows_to_do *const all = argument;
-    all->work(all->argument, all->num_rows * item / all->num_items,
-              all->num_rows * (item + 1) / all->num_items);
+    all->work(all->argument, first_row(all, item), first_row(all, item + 1));
 }
 
 void share_rows(struct team *team, rows_work work, const void *argument, int64_t num_rows,
                 int64_t cost) {
     const int64_t worth = num_rows * cost / LEAST_COST;
-    const int64_t most = ITEMS_OF_A_THREAD * team->num_threads;
-    struct rows_to_do rows = {work, argument, num_rows, worth < most ? worth : most};
-    if (rows.num_items > num_rows) rows.num_items = num_rows;
-    if (team->num_threads == 1 || rows.num_items < 2)
+    const int64_t most = worth < num_rows ? worth : num_rows;
+    struct rows_to_do rows = {work, argument, num_rows, most, 0};
+    if (rows.num_parts > team->num_threads) rows.num_parts = team->num_threads;
+    if (rows.num_parts < 2) {
         work(argument, 0, num_rows);
-    else
-        share(team, do_rows, &rows, rows.num_items);
+        return;
+    }
+    while (rows.num_halvings < MOST_HALVINGS && most >> (rows.num_halvings + 1) >= rows.num_parts)
+        rows.num_halvings++;
+    share(team, do_rows, &rows, rows.num_parts * (rows.num_halvings + 1));
 }
 
 void *scratch_of(struct team *team, int64_t thread, size_t bytes) {

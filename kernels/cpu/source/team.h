@@ -17,6 +17,10 @@ typedef void (*work)(const void *argument, struct team *team, int64_t item, int6
 // time.
 void share(struct team *team, work work, const void *argument, int64_t num_items);
 
+// Takes another item for the thread that does one, which it begins while it ends the one before;
+// -1 when there are none.
+int64_t take_item(struct team *team);
+
 int64_t threads_of(const struct team *team);
 
 // Bytes for one thread, which has them until it asks for more, aligned to 64; NULL when there are

@@ -31,3 +31,14 @@ def test_steps_and_chunks_are_split_by_operation(capsys: pytest.CaptureFixture[s
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["1", "8", "16", "32", "1", "1", "1"]
     assert all("attention" in line and "sample" in line for line in lines)
+
+
+@pytest.mark.slow
+def test_numbers_of_threads_are_compared_by_operation(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--context", "32", "--repeats", "1", "--rows", "2", "--chunks"]
+    assert main(["cpu_kernels", "--threads", "1,2", *options]) == 0
+    printed = capsys.readouterr().out
+    assert "2 rows,   2 tokens, context 32" in printed
+    for name in ("linears", "attention", "head", "step, recorded"):
+        assert name in printed
+    assert "1 rows" not in printed
