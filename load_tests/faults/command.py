@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from load_tests import report
-from load_tests.bench.startup.server_process import ServerProcess, serve_command
+from load_tests.bench.startup.server_process import ServerProcess
 from load_tests.faults import trials
 from load_tests.faults.answers import Received
 from load_tests.faults.holdings import Holder
@@ -26,7 +26,6 @@ from load_tests.options import add_server, at_least, positive, several
 
 EXAMPLE = "python -m load_tests faults --faults worker-killed,scheduler-killed --repeats 3"
 
-_NUM_CASES = 64
 _CONCURRENCY = 32
 # whoever comes while the only replica starts again waits, where a server of use would refuse some
 _PATIENT = {"deadlines": {"queue_s": 300.0}, "max_waiting_tokens": 1 << 20}
@@ -57,6 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     load.add_argument("--rate", type=positive, default=20.0, help="mixed requests per second")
     load.add_argument("--duration-s", type=positive, default=4.0, help="of one trial's arrivals")
     load.add_argument("--limit-s", type=positive, default=150.0, help="longest wait for an answer")
+    load.add_argument(
+        "--cases", type=at_least(8), default=64, help="requests to draw from, of eight kinds"
+    )
     load.add_argument("--output-len", type=at_least(16), default=64, help="tokens of a choice")
     load.add_argument(
         "--deterministic",
@@ -123,7 +125,9 @@ def _started(
         )
         module = "load_tests.faults.two_nodes"
         two_nodes = [sys.executable, "-m", module, str(config)]
-        command = two_nodes if has_two_nodes else serve_command(config, "local")
+        # what `pagoda serve` starts
+        one_node = [sys.executable, "-m", "app.serve.run", "--own-ray", str(config)]
+        command = two_nodes if has_two_nodes else one_node
         server = ServerProcess(command, url, log, env)
         try:
             server.seconds_until_healthy(args.start_limit_s)
@@ -168,7 +172,7 @@ async def _run_until_spoilt(
 
 def _draw(args: argparse.Namespace, model: Path) -> list[MixedRequest]:
     return draw_cases(
-        _NUM_CASES,
+        args.cases,
         seed=args.seed,
         vocab_size=vocab_size(model),
         output_len=args.output_len,

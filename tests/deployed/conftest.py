@@ -1,4 +1,5 @@
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -12,10 +13,14 @@ def deployed() -> Iterator[Deployed]:
         yield running
 
 
+# without certificates, which each client would read
+OPTIONS: dict[str, Any] = {"timeout": 120, "trust_env": False, "verify": False}
+
+
 @pytest.fixture
 async def http(deployed: Deployed) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the first application, which serves the embedded model to everyone."""
-    async with httpx.AsyncClient(base_url=deployed.url, timeout=120, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=deployed.url, **OPTIONS) as client:
         yield client
 
 
@@ -23,7 +28,5 @@ async def http(deployed: Deployed) -> AsyncIterator[httpx.AsyncClient]:
 async def odd(deployed: Deployed) -> AsyncIterator[httpx.AsyncClient]:
     """A client with the key of the second application, which serves the odd folder."""
     url, headers = deployed.url + ODD, {"authorization": f"Bearer {KEY}"}
-    async with httpx.AsyncClient(
-        base_url=url, headers=headers, timeout=120, trust_env=False
-    ) as client:
+    async with httpx.AsyncClient(base_url=url, headers=headers, **OPTIONS) as client:
         yield client

@@ -98,7 +98,7 @@ async def test_a_client_that_leaves_the_queue_is_forgotten(
     http: httpx.AsyncClient, deployed: Deployed
 ) -> None:
     # there is no room for both prompts
-    first = long_answer(stream=True, prompt=[17] * (POOL - 300))
+    first = long_answer(stream=True, prompt=[17] * (POOL * 2 // 3))
     waiting = long_answer(prompt=[18] * (POOL // 2))
     content = json.dumps(waiting).encode()
     async with http.stream("POST", COMPLETIONS, json=first) as response:

@@ -63,7 +63,7 @@ async def test_a_refusal_names_the_character_that_would_be_lost(http: httpx.Asyn
 async def test_what_clients_send_is_served(
     route: str, body: dict[str, Any], http: httpx.AsyncClient
 ) -> None:
-    bodies = [{**body, "max_tokens": 4, **kind} for kind in KINDS]
+    bodies = [{**body, "max_tokens": 2, **kind} for kind in KINDS]
     for choices in await choices_of(http, route, *bodies):
         assert {choice["finish_reason"] for choice in choices} <= {"length", "stop"}
 
@@ -72,7 +72,7 @@ async def test_no_kind_of_end_comes_before_min_tokens(http: httpx.AsyncClient) -
     fields: dict[str, Any] = {
         "prompt": "Hello, my name is",
         "temperature": 0,
-        "max_tokens": 16,
+        "max_tokens": 12,
         "return_token_ids": True,
     }
     [[free]] = await choices_of(http, COMPLETIONS, {**fields, "ignore_eos": True})

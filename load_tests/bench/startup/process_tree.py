@@ -68,18 +68,31 @@ class ProcessTree:
 
     def alive(self) -> list[psutil.Process]:
         """Look again and list the processes that run now."""
-        for process in list(self._seen.values()):
-            with suppress(psutil.NoSuchProcess):
-                self._add(process.children(recursive=True))
+        everyone = list(psutil.process_iter(["ppid"]))
+        self._add_descendants(everyone)
         for process in self._seen.values():
             self._sessions.update(_SESSION.findall(_command(process)))
         self._add(
             process
-            for process in psutil.process_iter()
+            for process in everyone
             if process.pid not in self._seen
             and self._sessions.intersection(_SESSION.findall(_command(process)))
         )
         return [process for process in self._seen.values() if still_runs(process)]
+
+    def _add_descendants(self, everyone: Iterable[psutil.Process]) -> None:
+        """Add those of the processes that are in the tree.
+
+        `Process.children` would read of every process who its parent is, once for each parent.
+        """
+        children = defaultdict(list)
+        for process in everyone:
+            children[process.info["ppid"]].append(process)
+        parents = [process for process in self._seen.values() if process.is_running()]
+        while parents:
+            found = children.pop(parents.pop().pid, [])
+            self._add(found)
+            parents += found
 
     def _add(self, processes: Iterable[psutil.Process]) -> None:
         for process in list(processes):

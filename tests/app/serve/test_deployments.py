@@ -1,7 +1,6 @@
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,72 +10,19 @@ import psutil
 import pytest
 from ray import serve
 
-from app.recorder.flight_recorder import RecorderOptions
-from app.serve.deployments import EngineDeployment, IngressDeployment, draining
+from app.serve.deployments import EngineDeployment
 from app.serve.handle import ServeEngineHandle
-from engine.config import PrefixConfig, ResumeConfig
+from engine.config import ResumeConfig
 from engine.errors import EngineError
 from engine.runtime.client.client import RemoteEngineClient
 from engine.runtime.messages import PREFIXES
 from engine.runtime.output_socket.port import OutputPort
 from engine.runtime.output_socket.reader import read_outputs
-from engine.runtime.replica.gang import GangOptions
 from engine.types import Pin, int32
 from tests.fakes import scripted_worker as scripted
-from tests.fakes.scripted_app import make_app
+from tests.fakes.scripted_app import NAME, make_engine
 
 pytestmark = pytest.mark.ray
-
-NAME = "scripted"
-WORKERS = "tests.fakes.scripted_worker:load_slow_worker"
-CONFIG = replace(
-    scripted.engine_config(ranks=1, pinned_prefix_share=0.2),
-    pinned_prefixes=(PrefixConfig(name="configured", token_ids=(1,) * 8),),
-)
-
-
-def make_application(
-    worker: str, traces: Path | None = None, num_replicas: int = 1
-) -> serve.Application:
-    quick = {"graceful_shutdown_timeout_s": 20, "graceful_shutdown_wait_loop_s": 0.05}
-    engine = EngineDeployment.options(  # type: ignore[attr-defined]
-        **(draining(drain_s=5) | quick),
-        num_replicas=num_replicas,
-        health_check_period_s=0.2,
-        ray_actor_options={"num_cpus": 0.1},
-        placement_group_bundles=[{"CPU": 0.1}, {"CPU": 0.1}],
-        placement_group_strategy="STRICT_PACK",
-    ).bind(
-        CONFIG,
-        GangOptions(num_cpus_per_rank=0.1, worker_factory=worker),
-        Path,
-    )
-    ingress = IngressDeployment.options(  # type: ignore[attr-defined]
-        **quick, ray_actor_options={"num_cpus": 0.1}
-    )
-    recorder = None
-    if traces is not None:
-        recorder = RecorderOptions(folder=traces, max_bytes=1 << 20, hash_key=b"secret")
-    application: serve.Application = ingress.bind(engine, make_app, ResumeConfig(), recorder)
-    return application
-
-
-@pytest.fixture(scope="module")
-def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("traces")
-
-
-@pytest.fixture(scope="module")
-def url(serve_url: str, traces: Path) -> Iterator[str]:
-    serve.run(make_application(WORKERS, traces, num_replicas=2), name=NAME, route_prefix="/")
-    yield serve_url
-    serve.delete(NAME)
-
-
-@pytest.fixture
-async def http(url: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=url, timeout=60) as client:
-        yield client
 
 
 async def generate(http: httpx.AsyncClient, prompt: list[int], count: int) -> list[str]:
@@ -187,24 +133,36 @@ def actor_processes(kind: str) -> list[psutil.Process]:
     return [child for child in children if child.cmdline()[0].startswith(f"ray::{kind}")]
 
 
-async def test_pins_reach_every_replica_and_those_that_join(url: str) -> None:
+async def until_replaced(replica: psutil.Process, names: list[str]) -> None:
+    """Wait until a replica is gone, and two have these prefixes."""
+    async with asyncio.timeout(60):
+        while True:
+            if not replica.is_running() and await pins() == [names] * 2:
+                return
+            # what starts has more need of the processor
+            await asyncio.sleep(0.1)
+
+
+@pytest.fixture
+async def engine_client(url: str) -> AsyncIterator[RemoteEngineClient]:
     client = RemoteEngineClient(ServeEngineHandle(engine_handle()), resume=ResumeConfig())
-    try:
-        await client.pin_prefix(int32([2] * 8), Pin(name="first"))
-        await client.pin_prefix(int32([3] * 8), Pin(name="second"))
-        assert await pins() == [["configured", "first", "second"]] * 2
-        await client.release_prefix("first")
-        replica, _ = actor_processes(f"ServeReplica:{NAME}:Engine")
-        replica.kill()
-        async with asyncio.timeout(60):
-            while await pins() != [["configured", "second"]] * 2 or replica.is_running():
-                pass
-    finally:
-        await client.close()
+    yield client
+    await client.close()
+
+
+async def test_pins_reach_every_replica_until_they_are_released(
+    engine_client: RemoteEngineClient,
+) -> None:
+    await engine_client.pin_prefix(int32([2] * 8), Pin(name="first"))
+    await engine_client.pin_prefix(int32([3] * 8), Pin(name="second"))
+    assert await pins() == [["configured", "first", "second"]] * 2
+    for name in ("first", "second"):
+        await engine_client.release_prefix(name)
+    assert await pins() == [["configured"]] * 2
 
 
 def test_what_a_rank_refuses_ends_the_deployment_at_once(url: str) -> None:
-    refused = make_application("tests.fakes.scripted_worker:load_nothing")
+    refused = make_engine("tests.fakes.scripted_worker:load_nothing")
     with pytest.raises(RuntimeError, match="Engine"):
         serve.run(refused, name="refused", route_prefix="/refused")
     engine = serve.status().applications["refused"].deployments["Engine"]
@@ -226,7 +184,13 @@ async def test_a_call_for_a_replica_that_is_gone_is_refused(url: str) -> None:
         await anext(aiter(handle.attach("no-such-replica", 1)))
 
 
-async def test_streams_go_on_when_their_replica_is_killed(http: httpx.AsyncClient) -> None:
+async def test_streams_go_on_when_their_replica_is_killed(
+    http: httpx.AsyncClient, engine_client: RemoteEngineClient
+) -> None:
+    """And the replica that joins has what is pinned, and not what was released."""
+    await engine_client.pin_prefix(int32([2] * 8), Pin(name="released"))
+    await engine_client.pin_prefix(int32([3] * 8), Pin(name="kept"))
+    await engine_client.release_prefix("released")
     prompts = [[number] for number in range(6)]
     streams = [asyncio.create_task(generate(http, prompt, 190)) for prompt in prompts]
     async with asyncio.timeout(20):
@@ -237,8 +201,8 @@ async def test_streams_go_on_when_their_replica_is_killed(http: httpx.AsyncClien
     replica.kill()
     async with asyncio.timeout(60):
         assert await asyncio.gather(*streams) == [expected(prompt, 190) for prompt in prompts]
-        while replica.is_running() or len(await pins()) < 2:
-            pass
+    await until_replaced(replica, ["configured", "kept"])
+    await engine_client.release_prefix("kept")
 
 
 async def test_a_killed_rank_is_replaced_and_neither_its_replica_nor_its_requests(

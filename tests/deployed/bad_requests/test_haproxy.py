@@ -25,7 +25,10 @@ def behind_haproxy() -> Iterator[Deployed]:
         "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(first),
         "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(first + 50),
     }
-    with own_haproxy(variables) as environment, serve_run(environment) as running:
+    with (
+        own_haproxy(variables) as environment,
+        serve_run(environment, has_dashboard=True) as running,
+    ):
         yield running
 
 

@@ -1,12 +1,15 @@
 """What the deployed server refuses before an application looks at it, and where it listens."""
 
 import ipaddress
+from itertools import product
 from urllib.parse import urlsplit
 
 import httpx
 import psutil
 import pytest
 
+from load_tests.bench.startup.process_tree import role_of
+from load_tests.faults.victims import command_line
 from tests.app.api.server import COMPLETIONS
 from tests.app.http.flow.heads import (
     ENDLESS,
@@ -93,13 +96,21 @@ def test_every_port_is_on_loopback(deployed: Deployed) -> None:
     check_loopback(deployed)
 
 
+def test_ray_s_dashboard_is_not_started(deployed: Deployed) -> None:
+    roles = {role_of(command_line(process)) for process in deployed.running.processes()}
+    assert "raylet" in roles
+    # what serves its routes; Ray's own process of that name counts users, and listens nowhere
+    assert "dashboard module" not in roles
+
+
 def test_the_key_of_the_other_application_opens_nothing_without_it(deployed: Deployed) -> None:
-    for path in (
+    paths = (
         f"{ODD}/v1/models",
         f"/{ODD}/v1/models",
         f"{ODD}//v1/models",
         f"{ODD}/v1%2fmodels",
-    ):
-        for host in ("x", "x/health?a=", ""):
-            answer = httpx.get(deployed.url + path, headers={"host": host}, trust_env=False)
+    )
+    with httpx.Client(trust_env=False, verify=False) as client:
+        for path, host in product(paths, ("x", "x/health?a=", "")):
+            answer = client.get(deployed.url + path, headers={"host": host})
             assert answer.status_code in (400, 401, 404), path

@@ -2,10 +2,12 @@ import asyncio
 import random
 import sys
 import tempfile
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from engine.config import PrefixConfig
 from engine.errors import ConfigError, EngineError, Overloaded, PromptTooLong
@@ -23,13 +25,35 @@ from tests.engine.runtime.serving import (
     client_of,
     gang_of,
     generate,
+    granting,
     params,
     serving,
     until_empty,
 )
 from tests.fakes import scripted_worker as scripted
 
-pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.usefixtures("ray_cluster"),
+    # that of the replica which tests share
+    pytest.mark.asyncio(loop_scope="module"),
+]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def slow_replica(ray_cluster: None) -> AsyncIterator[Supervisor]:
+    async with serving("load_slow_worker") as supervisor:
+        yield supervisor
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def shared(slow_replica: Supervisor) -> AsyncIterator[Supervisor]:
+    """A replica that a test leaves as it was: no request is open, and every block is free."""
+    yield slow_replica
+    async with client_of(slow_replica) as client:
+        await until_empty(slow_replica, client)
+    assert (slow_replica.num_open, slow_replica.num_open_choices) == (0, 0)
+    slow_replica.check_health()
 
 
 class LosingHandle(LocalEngineHandle):
@@ -103,26 +127,24 @@ async def test_after_many_requests_that_end_in_any_way_every_block_is_free(
         supervisor.check_health()
 
 
-async def test_a_request_whose_verdict_is_lost_does_not_run_on() -> None:
+async def test_a_request_whose_verdict_is_lost_does_not_run_on(shared: Supervisor) -> None:
     limits = ClientLimits(lease_s=0.5, idle_s=0.1)
-    async with (
-        serving("load_slow_worker", limits=limits) as supervisor,
-        client_of(supervisor, LosingHandle) as losing,
-        client_of(supervisor) as other,
-    ):
-        with pytest.raises(EngineError, match="no answer"):
-            await losing.submit(int32([1]), params(190))
-        assert supervisor.num_open == 1
-        await until_empty(supervisor, other)
+    with granting(shared, limits):
+        async with client_of(shared, LosingHandle) as losing, client_of(shared) as other:
+            with pytest.raises(EngineError, match="no answer"):
+                await losing.submit(int32([1]), params(190))
+            assert shared.num_open == 1
+            await until_empty(shared, other)
 
 
-async def test_an_id_that_is_open_is_refused() -> None:
-    async with serving("load_slow_worker") as supervisor:
-        request = REQUESTS.encode(Request(request_id=7, prompt=int32([1]), sampling=params(190)))
-        answers = [VERDICTS.decode(supervisor.submit(client, request)) for client in (1, 2)]
-        assert answers[0].refusal is None
-        assert answers[1].refusal is not None
-        assert "open already" in answers[1].refusal.message
+async def test_an_id_that_is_open_is_refused(shared: Supervisor) -> None:
+    request = REQUESTS.encode(Request(request_id=7, prompt=int32([1]), sampling=params(190)))
+    # nobody reads the answer to the first one
+    with granting(shared, ClientLimits(lease_s=0.2)):
+        answers = [VERDICTS.decode(shared.submit(client, request)) for client in (8, 9)]
+    assert answers[0].refusal is None
+    assert answers[1].refusal is not None
+    assert "open already" in answers[1].refusal.message
 
 
 async def take_without_reading(supervisor: Supervisor) -> None:
@@ -133,35 +155,34 @@ async def take_without_reading(supervisor: Supervisor) -> None:
         supervisor.renew(1, 0)
 
 
-async def test_requests_whose_client_does_not_read_end(caplog: pytest.LogCaptureFixture) -> None:
+async def test_requests_whose_client_does_not_read_end(
+    shared: Supervisor, caplog: pytest.LogCaptureFixture
+) -> None:
     limits = ClientLimits(idle_s=0.1, window_bytes=2_000, max_request_bytes=2_000)
-    async with (
-        serving("load_slow_worker", limits=limits) as supervisor,
-        client_of(supervisor) as other,
-    ):
-        for request_id in range(3):
-            request = Request(request_id=request_id, prompt=int32([1]), sampling=params(190))
-            supervisor.submit(1, REQUESTS.encode(request))
-        # what takes the messages here is no proof that anybody has read them
-        taking = asyncio.create_task(take_without_reading(supervisor))
-        await until_empty(supervisor, other)
-        assert supervisor.num_open == 0
-        taking.cancel()
+    with granting(shared, limits):
+        async with client_of(shared) as other:
+            for request_id in range(3):
+                request = Request(request_id=request_id, prompt=int32([1]), sampling=params(190))
+                shared.submit(1, REQUESTS.encode(request))
+            # what takes the messages here is no proof that anybody has read them
+            taking = asyncio.create_task(take_without_reading(shared))
+            await until_empty(shared, other)
+            assert shared.num_open == 0
+            taking.cancel()
     assert caplog.text.count("request_unread") == 3
     assert "client_lost" not in caplog.text
 
 
-async def test_the_scheduler_process_has_no_torch() -> None:
-    async with serving() as supervisor:
-        scheduler = gang_of(supervisor)._scheduler.actor
-        modules = await scheduler.__ray_call__.remote(lambda _: sorted(sys.modules))
-        assert "engine.core.scheduler" in modules
-        assert "torch" not in modules
+async def test_the_scheduler_process_has_no_torch(shared: Supervisor) -> None:
+    scheduler = gang_of(shared)._scheduler.actor
+    modules = await scheduler.__ray_call__.remote(lambda _: sorted(sys.modules))
+    assert "engine.core.scheduler" in modules
+    assert "torch" not in modules
 
 
 async def test_refusals_come_at_once() -> None:
     async with (
-        serving("load_slow_worker", max_num_waiting=2) as supervisor,
+        serving("load_slow_worker", max_num_waiting=2, ranks=1) as supervisor,
         client_of(supervisor) as client,
     ):
         with pytest.raises(PromptTooLong):
@@ -174,16 +195,15 @@ async def test_refusals_come_at_once() -> None:
 
 
 async def test_a_client_that_vanishes_has_its_requests_aborted(
-    caplog: pytest.LogCaptureFixture,
+    shared: Supervisor, caplog: pytest.LogCaptureFixture
 ) -> None:
-    limits = ClientLimits(lease_s=0.2, idle_s=0.1)
-    async with serving("load_slow_worker", limits=limits) as supervisor:
-        async with client_of(supervisor) as client:
+    with granting(shared, ClientLimits(lease_s=0.2, idle_s=0.1)):
+        async with client_of(shared) as client:
             await client.submit(int32([1]), params(80, n=3))
         # the client has closed without a word
-        assert (supervisor.num_open, supervisor.num_open_choices) == (1, 3)
-        async with client_of(supervisor) as other:
-            await until_empty(supervisor, other)
+        assert (shared.num_open, shared.num_open_choices) == (1, 3)
+        async with client_of(shared) as other:
+            await until_empty(shared, other)
     assert caplog.text.count("client_lost") == caplog.text.count("reason=silent") == 1
 
 
@@ -202,7 +222,10 @@ async def test_prefixes_are_pinned_before_the_first_request_and_listed_by_tenant
         PrefixConfig(name=name, token_ids=(1,) * 9, ttl_s=ttl_s, salt=b"one")
         for name, ttl_s in (("a", None), ("b", 60.0))
     ]
-    async with serving(pinned_prefix_share=0.2) as supervisor, client_of(supervisor) as client:
+    async with (
+        serving(pinned_prefix_share=0.2, ranks=1) as supervisor,
+        client_of(supervisor) as client,
+    ):
         await pin_configured_prefixes(supervisor, prefixes)
         first, second = await client.prefixes(salt=b"one")
         assert (first.name, first.num_tokens, first.is_warm, first.ttl_s) == ("a", 8, True, None)

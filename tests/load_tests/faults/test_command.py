@@ -2,10 +2,12 @@ import argparse
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from app.command.own_ray import QUIET, own_ray
 from load_tests.faults import trials
 from load_tests.faults.command import add_arguments
 from load_tests.free_port import free_port
@@ -38,17 +40,25 @@ def run_trials(folder: Path, *faults: str) -> None:
         "2",
         "--output-len",
         "32",
+        "--rate",
+        "10",
+        "--cases",
+        "24",
     ]
     files = ["--trials", str(path), "--output", str(folder), "--port", str(free_port())]
-    # a process of its own, since it joins the Ray of the server
-    done = subprocess.run(
-        [sys.executable, "-m", "load_tests", "faults", *words, *files],
-        cwd=ROOT,
-        env=os.environ | {"RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "0.5"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    # paths of Ray's sockets have a limit of 107 characters, too few for pytest's folders
+    with tempfile.TemporaryDirectory(prefix="pagoda_") as ray_folder:
+        # Serve's controller looks as rarely as it does for users, but at proxies
+        looks = QUIET | {"RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "0.5"}
+        # a process of its own, since it joins the Ray of the server
+        done = subprocess.run(
+            [sys.executable, "-m", "load_tests", "faults", *words, *files],
+            cwd=ROOT,
+            env=own_ray(os.environ | looks | {"RAY_TMPDIR": ray_folder}),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     assert done.returncode == 0, done.stdout + done.stderr
     found = trials.read(path)
     assert sorted(it.fault for it in found) == sorted(faults)

@@ -1,6 +1,8 @@
 import argparse
 import os
+import ssl
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -94,3 +96,20 @@ def test_failures_have_their_exit_codes(
     errors = capsys.readouterr().err.splitlines()
     assert all(line.startswith("error: ") for line in errors)
     assert len(errors) == 3
+
+
+def test_certificates_are_read_where_there_is_tls_and_nowhere_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[str] = []
+    load = ssl.create_default_context
+
+    def note(*args: Any, **options: Any) -> ssl.SSLContext:
+        read.append(url)
+        return load(*args, **options)
+
+    monkeypatch.setattr("ssl.create_default_context", note)
+    for url in ("http://127.0.0.1:1", "https://127.0.0.1:1", "127.0.0.1:1"):
+        with connected(ServerTarget(url=url)):
+            pass
+    assert read == ["https://127.0.0.1:1", "127.0.0.1:1"]
