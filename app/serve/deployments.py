@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -204,17 +205,18 @@ class EngineDeployment:
     ) -> AsyncIterator[OutputPlace]:
         """Say where a client's outputs are to be fetched, and send them there.
 
-        The call lasts as long as that stream and ends as it does: so Serve counts it, and waits for
-        it before it ends a replica. As long as the client's process lives it may be silent for a
-        while.
+        There the client may submit further requests. The call lasts as long as that stream and ends
+        as it does: so Serve counts it, and waits for it before it ends a replica. As long as the
+        client's process lives it may be silent for a while.
         """
         self._check_addressee(replica)
         if process is not None:
             self._clients.note(client, process)
         assert self._outputs is not None, "Serve awaits the constructor before any call"
-        with self._outputs.offer() as offer:
+        supervisor = self._running
+        with self._outputs.offer(partial(supervisor.submit, client)) as offer:
             yield offer.place
-            await offer.send(self._running.attach(client))
+            await offer.send(supervisor.attach(client))
 
     async def release_prefix(self, salt: bytes, name: str) -> None:
         """Give up a tenant's pinned prefix."""

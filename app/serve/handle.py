@@ -11,6 +11,7 @@ from ray.serve.handle import DeploymentHandle
 
 from app.serve.router import session_of, session_without
 from engine.errors import EngineError, EngineUnavailable
+from engine.runtime.client.direct_submission import DirectSubmission
 from engine.runtime.output_socket.reader import read_outputs
 from engine.runtime.replica.client_processes import ClientProcess
 from engine.runtime.replica.watch.gang_process import explain
@@ -44,6 +45,7 @@ class ServeEngineHandle:
         self._engine = over_grpc(engine)
         self._process = process
         self._start_wait_s = start_wait_s
+        self._direct = DirectSubmission()
 
     async def replicas(self) -> list[str]:
         """See `EngineHandle.replicas`."""
@@ -53,6 +55,10 @@ class ServeEngineHandle:
         self, client: int, request: bytes, replica: str | None = None, *, avoid: str | None = None
     ) -> bytes:
         """See `EngineHandle.submit`."""
+        if replica is None and avoid is None:
+            direct: bytes | None = await _answer(self._direct.submit(request))
+            if direct is not None:
+                return direct
         engine = self._engine if replica is None else self._pinned(replica)
         if avoid is not None:
             engine = self._engine.options(session_id=session_without(avoid))
@@ -88,9 +94,10 @@ class ServeEngineHandle:
             try:
                 # one place; then nothing until the stream has ended, and the same end
                 async for place in call:
-                    async with aclosing(read_outputs(place)) as batches:
-                        async for batch in batches:
-                            yield batch
+                    with self._direct.reading(replica) as on_open:
+                        async with aclosing(read_outputs(place, on_open)) as batches:
+                            async for batch in batches:
+                                yield batch
             finally:
                 # whoever stops reading is not waiting for the call: nothing else would end it
                 call.cancel()

@@ -8,6 +8,7 @@ from ray.serve.request_router import PendingRequest, RequestRouter, RunningRepli
 
 # Serve pickles this module by value, and with it what it refers to by name: no codec among it
 from engine.runtime import messages
+from engine.runtime.routing import known_replicas
 from engine.runtime.routing.leaving_replicas import UNUSED_S, LeavingReplicas
 from engine.runtime.routing.routing_table import RoutingTable
 from engine.types import Request
@@ -51,6 +52,7 @@ class EngineRouter(RequestRouter):
         running = {_tag(replica): replica for replica in replicas}
         leaving = self._leaving.update(before, running, time.monotonic())
         super().update_replicas([*replicas, *leaving])
+        known_replicas.publish({tag: replica.routing_stats for tag, replica in running.items()})
         if leaving and not running:
             # the list comes again with each report of a replica, but now there is none to report
             self._event_loop.call_later(UNUSED_S, self._forget_left)

@@ -1,1 +1,1 @@
-"""The connection over which the outputs of a replica reach an ingress: both ends."""
+"""The connection over which requests reach a replica, and its outputs an ingress: both ends."""

@@ -1,11 +1,11 @@
-"""Where a client fetches its outputs from a replica, and how both ends know each other there.
+"""Where a client is connected to a replica, and how both ends know each other there.
 
 Both prove, by an HMAC, that they know a secret that is made for one stream. It is used once, so
 that a proof which somebody has seen opens nothing. Neither end looks at anything before the other's
 proof. What follows is not encrypted: nodes of a cluster share a network that no one else reads.
 
-The client begins: the number of the stream, then its proof. The replica answers with its own, and
-then sends messages, each behind its size.
+The client begins: the number of the stream, then its proof. The replica answers with its own. Then
+come frames both ways: requests from the client, verdicts and outputs from the replica.
 """
 
 import hmac
@@ -21,9 +21,6 @@ SILENCE_S = 30
 NUMBER_BYTES = 8
 PROOF_BYTES = 32
 HELLO_BYTES = NUMBER_BYTES + PROOF_BYTES
-SIZE_BYTES = 4
-# what 4,096 requests of one client may have waiting
-MAX_MESSAGE_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
-"""The replica's end of its clients' streams: a port, who is let in there, and what is sent.
+"""The replica's end of its clients' streams: a port, who is let in there, what is said and sent.
 
-See `place` beside it for the bytes. Serve's calls only bring a client the place of its
+See `place` and `frames` beside it for the bytes. Serve's calls only bring a client the place of its
 stream: each message of theirs costs several times the CPU time, in both processes.
 """
 
@@ -15,11 +15,11 @@ from typing import Any, Self, cast
 
 from engine.errors import EngineError
 from engine.executor.tcp_channel import open_port, tune
+from engine.runtime.output_socket.frames import OUTPUT, FrameParser, frame
 from engine.runtime.output_socket.place import (
     HELLO_BYTES,
     PATIENCE_S,
     SILENCE_S,
-    SIZE_BYTES,
     OutputPlace,
     number_in,
 )
@@ -50,11 +50,15 @@ class OutputPort:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(partial(_Connection, self), sock=self._socket)
 
-    def offer(self) -> "OutputOffer":
-        """Offer one stream; the offer is a context, with which the stream ends."""
+    def offer(self, submit: Callable[[bytes], bytes]) -> "OutputOffer":
+        """Offer one stream; the offer is a context, with which the stream ends.
+
+        Args:
+            submit: takes an encoded `Request` of its client's, and returns an encoded `Verdict`.
+        """
         place = OutputPlace(url=self._url, number=next(self._numbers))
         offer = self._offers[place.number] = OutputOffer(
-            place, withdraw=lambda: self._offers.pop(place.number, None)
+            place, submit, withdraw=lambda: self._offers.pop(place.number, None)
         )
         return offer
 
@@ -92,11 +96,19 @@ class OutputOffer:
 
     Attributes:
         place: for the client, and for nobody else.
+        submit: see `OutputPort.offer`.
     """
 
-    def __init__(self, place: OutputPlace, *, withdraw: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        place: OutputPlace,
+        submit: Callable[[bytes], bytes],
+        *,
+        withdraw: Callable[[], object],
+    ) -> None:
         """Args: withdraw: called at the end."""
         self.place = place
+        self.submit = submit
         self._withdraw = withdraw
         self._connection: asyncio.Future[_Connection] = asyncio.get_running_loop().create_future()
 
@@ -134,12 +146,13 @@ class OutputOffer:
 
 
 class _Connection(asyncio.Protocol):
-    """Nothing of a peer's is looked at but the number of a stream, and the proof that it is his."""
+    """Looks at the number of a stream and at the proof that it is his, and then at requests."""
 
     def __init__(self, port: OutputPort) -> None:
         self._port = port
         self._heard = b""
-        self._is_known = False
+        self._offer: OutputOffer | None = None
+        self._frames = FrameParser()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop has no common base class with asyncio
@@ -150,9 +163,13 @@ class _Connection(asyncio.Protocol):
         self._port.came(self)
 
     def data_received(self, data: bytes) -> None:
+        if self._offer is not None:
+            self._take_requests(self._offer, data)
+            return
         self._heard += data
-        if self._is_known or len(self._heard) > HELLO_BYTES:
-            self._refuse("it says more than a client has to say")
+        if len(self._heard) > HELLO_BYTES:
+            # who has the secret waits for our proof before it says more
+            self._refuse("it says more than a stranger has to say")
         elif len(self._heard) == HELLO_BYTES:
             self._introduce()
 
@@ -165,7 +182,7 @@ class _Connection(asyncio.Protocol):
         if self._transport.is_closing():
             raise EngineError("the connection to the client is lost")
         # one write, which is one call of the system where there is room
-        self._transport.write(len(message).to_bytes(SIZE_BYTES, "little") + message)
+        self._transport.write(frame(OUTPUT, message))
 
     def close(self) -> None:
         """End the connection when everything has been sent."""
@@ -180,11 +197,23 @@ class _Connection(asyncio.Protocol):
         if offer is None:
             self._refuse("it does not know the secret of a stream")
             return
-        self._is_known = True
+        self._offer = offer
         self._deadline.cancel()
         self._port.left(self)
         self._transport.write(offer.place.answer)
         offer.fetched_by(self)
+
+    def _take_requests(self, offer: OutputOffer, data: bytes) -> None:
+        """Answer each request with its verdict."""
+        try:
+            for number, request in self._frames.take(data):
+                self._transport.write(frame(number, offer.submit(request)))
+        except EngineError:
+            # no gang will serve here again: the client finds that out as by any end of its stream
+            self.abort()
+        except Exception:  # process border: a client that sends nonsense counts as gone
+            logger.exception("bad_message")
+            self.abort()
 
     def _refuse(self, reason: str) -> None:
         peer = self._transport.get_extra_info("peername")

@@ -17,7 +17,7 @@ from engine.errors import EngineError
 from engine.runtime.client.client import RemoteEngineClient
 from engine.runtime.messages import PREFIXES
 from engine.runtime.output_socket.port import OutputPort
-from engine.runtime.output_socket.reader import read_outputs
+from engine.runtime.output_socket.reader import OpenStream, read_outputs
 from engine.types import Pin, int32
 from tests.fakes import scripted_worker as scripted
 from tests.fakes.scripted_app import NAME, make_engine
@@ -74,13 +74,19 @@ async def test_the_call_for_outputs_lasts_as_long_as_their_stream() -> None:
     port = OutputPort("127.0.0.1")
     await port.open()
     replica: Any = SimpleNamespace(
-        _check_addressee=lambda tag: None, _outputs=port, _running=SimpleNamespace(attach=outputs)
+        _check_addressee=lambda tag: None,
+        _outputs=port,
+        _running=SimpleNamespace(
+            attach=outputs, submit=lambda client, data: b"%d: %b" % (client, data)
+        ),
     )
     call = cast("Any", EngineDeployment).func_or_class.attach(replica, "a", 7)
-    batches = read_outputs(await anext(call))
+    streams: list[OpenStream] = []
+    batches = read_outputs(await anext(call), streams.append)
     # Serve goes on by itself
     ending = asyncio.create_task(anext(call, None))
     assert await anext(batches) == b"output of 7"
+    assert await streams[0].submit(b"request") == b"7: request"
     assert not ending.done(), "Serve would end a replica whose streams are open"
     may_end.set()
     assert await anext(batches, None) is None

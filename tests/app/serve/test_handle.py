@@ -15,6 +15,7 @@ from app.serve.handle import CALL_TIMEOUT_S, ServeEngineHandle, ask_all
 from app.serve.router import session_of, session_without
 from engine.errors import EngineError, EngineUnavailable
 from engine.runtime.output_socket.port import OutputOffer, OutputPort
+from engine.runtime.routing import known_replicas
 from engine.types import ALL_CHOICES
 from tests.fakes.loop_clock import LoopClock
 
@@ -129,7 +130,8 @@ async def test_a_replica_gets_what_is_meant_for_it() -> None:
 class StreamingDeployment(FakeDeployment):
     """Has a port, where the output is that a test gives."""
 
-    def __init__(self, *output: bytes | EngineError) -> None:
+    def __init__(self, *output: bytes | EngineError | asyncio.Event) -> None:
+        """Args: output: an event is waited for."""
         super().__init__()
         self._port = OutputPort("127.0.0.1")
         self._output = output
@@ -137,7 +139,7 @@ class StreamingDeployment(FakeDeployment):
     async def answers_of_stream(self) -> AsyncIterator[Any]:
         await self._port.open()
         with closing(self._port):
-            offer = self._port.offer()
+            offer = self._port.offer(lambda request: b"verdict on " + request)
             # a replica goes on by itself, whenever its caller asks for more
             sending = asyncio.create_task(self._send_to(offer))
             yield offer.place
@@ -156,7 +158,10 @@ class StreamingDeployment(FakeDeployment):
         for item in self._output:
             if isinstance(item, EngineError):
                 raise item
-            yield item
+            if isinstance(item, asyncio.Event):
+                await item.wait()
+            else:
+                yield item
 
 
 async def test_the_output_of_a_replica_comes_as_it_is_sent() -> None:
@@ -164,6 +169,26 @@ async def test_the_output_of_a_replica_comes_as_it_is_sent() -> None:
     batches = [batch async for batch in handle(deployment).attach("one", 7)]
     assert batches == [b"1", b"2"]
     assert deployment.calls[0] == (session_of("one"), "attach", ("one", 7, None))
+
+
+async def test_a_request_takes_the_way_of_the_outputs_while_it_is_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(known_replicas, "latest", lambda: {"one": {}})
+    deployment = StreamingDeployment(b"1", asyncio.Event())
+    engine = handle(deployment)
+    stream = engine.attach("one", 7)
+    assert await anext(stream) == b"1"
+    assert await engine.submit(7, b"request") == b"verdict on request"
+    # what is for a certain replica, or goes on after one was lost, goes by Serve
+    deployment._answers = (b"by Serve",)
+    assert await engine.submit(7, b"request", "one") == b"by Serve"
+    assert await engine.submit(7, b"request", avoid="two") == b"by Serve"
+    await stream.aclose()
+    assert await engine.submit(7, b"request") == b"by Serve"
+    assert [method for _, method, _ in deployment.calls] == [
+        "attach", "submit", "submit", "cancel", "submit"
+    ]  # fmt: skip
 
 
 async def test_a_call_whose_stream_nobody_reads_is_cancelled() -> None:

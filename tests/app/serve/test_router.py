@@ -10,6 +10,7 @@ from ray.serve._private.common import DeploymentHandleSource, DeploymentID, Repl
 
 from app.serve.router import EngineRouter, session_of, session_without
 from engine.runtime.messages import REQUESTS
+from engine.runtime.routing import known_replicas
 from engine.runtime.routing.leaving_replicas import UNUSED_S
 from engine.runtime.routing.replica_load import ReplicaLoad
 from engine.types import Request, SamplingParams, int32
@@ -91,6 +92,16 @@ async def test_a_replica_off_the_list_gets_pinned_calls_only() -> None:
     assert await choose(made, call(session_of("free"))) == ["free"]
     update(made, BUSY, FREE)
     assert await choose(made, call()) == ["free", "busy"]
+
+
+async def test_whoever_sends_past_serve_knows_the_replicas_that_take_requests() -> None:
+    made = router(BUSY, FREE)
+    known = known_replicas.latest()
+    assert known == {"busy": BUSY.routing_stats, "free": FREE.routing_stats}
+    update(made, BUSY)
+    assert known_replicas.latest() == {"busy": BUSY.routing_stats}
+    update(made)
+    assert known_replicas.latest() == {}
 
 
 async def test_pins_end_with_the_drain() -> None:

@@ -1,6 +1,8 @@
 """Faults of the connections over which clients fetch their outputs."""
 
 from app.serve.handle import ServeEngineHandle
+from engine.runtime.client.direct_submission import DirectSubmission
+from engine.runtime.output_socket.frames import FrameParser
 from engine.runtime.output_socket.place import OutputPlace
 from engine.runtime.output_socket.port import OutputOffer, OutputPort, _Connection
 from engine.runtime.output_socket.reader import _Reader, read_outputs
@@ -50,11 +52,46 @@ OUTPUT_FAULTS = [
         noticed_by="test_who_says_nothing_is_let_go",
     ),
     Fault(
-        what="a client may say whatever it likes once it has been let in",
-        function=_Connection.data_received,
-        old="self._is_known or len(self._heard) > HELLO_BYTES",
-        new="not self._is_known and len(self._heard) > HELLO_BYTES",
-        noticed_by="test_a_client_that_has_been_let_in_has_nothing_more_to_say",
+        what="a client that sends nonsense stays connected",
+        function=_Connection._take_requests,
+        old="self.abort()",
+        new="pass",
+        noticed_by="test_what_cannot_be_answered_ends_the_connection",
+    ),
+    Fault(
+        what="every verdict is for the first request",
+        function=_Connection._take_requests,
+        old="frame(number,",
+        new="frame(1,",
+        noticed_by="test_requests_come_on_the_way_of_the_outputs",
+    ),
+    Fault(
+        what="what the replica has not taken counts as lost with it",
+        function=_Reader._end,
+        old="if self.failure:",
+        new="if True:",
+        noticed_by="test_a_stream_that_ends_without_a_verdict_has_not_taken_the_request",
+    ),
+    Fault(
+        what="a request is sent twice after its connection was lost",
+        function=_Reader._end,
+        old="if self.failure:",
+        new="if False:",
+        noticed_by="test_of_a_connection_that_is_lost_nobody_knows_what_it_has_taken",
+    ),
+    Fault(
+        what="who stops reading takes what was sent for not taken",
+        function=_Reader.leave,
+        old="if not self.has_ended:",
+        new="if self.has_ended:",
+        noticed_by="test_who_stops_reading_hears_of_no_verdict",
+    ),
+    Fault(
+        what="requests are sent to a replica whose stream has ended",
+        function=DirectSubmission.reading,
+        old="del self._streams[replica]",
+        new="pass",
+        noticed_by="test_a_stream_that_is_read_no_more_takes_nothing",
     ),
     Fault(
         what="outputs are sent into a connection that is lost",
@@ -108,28 +145,28 @@ OUTPUT_FAULTS = [
     Fault(
         what="outputs of who does not know the secret are read",
         function=_Reader._check_proof,
-        old="not hmac.compare_digest(bytes(self._part[:PROOF_BYTES]), self._place.answer)",
+        old="not hmac.compare_digest(bytes(self._proof[:PROOF_BYTES]), self._place.answer)",
         new="False",
         noticed_by="test_output_of_who_does_not_know_the_secret_is_not_read",
     ),
     Fault(
         what="a message of any size is awaited",
-        function=_Reader._take_messages,
-        old="end > SIZE_BYTES + MAX_MESSAGE_BYTES",
+        function=FrameParser.take,
+        old="size > MAX_BODY_BYTES",
         new="False",
         noticed_by="test_a_message_of_any_size_is_not_awaited",
     ),
     Fault(
         what="one message is taken of those that come together",
-        function=_Reader._take_messages,
-        old="while len(part) >= SIZE_BYTES:",
-        new="if len(part) >= SIZE_BYTES:",
+        function=FrameParser.take,
+        old="while len(part) >= HEADER_BYTES:",
+        new="if len(part) >= HEADER_BYTES:",
         noticed_by="test_bytes_may_come_one_by_one_or_all_together",
     ),
     Fault(
         what="a stream that breaks off within a message ends as if it were whole",
         function=_Reader.connection_lost,
-        old=" or self._part",
+        old=" or self._frames.is_within_frame",
         new="",
         noticed_by="test_a_stream_that_breaks_off_within_a_message_is_an_error_behind_the_others",
     ),
@@ -143,7 +180,7 @@ OUTPUT_FAULTS = [
     Fault(
         what="who stops reading stays connected",
         function=read_outputs,
-        old="reader.abort()",
+        old="reader.leave()",
         new="pass",
         noticed_by="test_who_stops_reading_hangs_up",
     ),

@@ -14,9 +14,10 @@ from engine.errors import EngineError
 from engine.executor import tcp_channel
 from engine.runtime.output_socket import port as port_module
 from engine.runtime.output_socket import reader as reader_module
+from engine.runtime.output_socket.frames import HEADER_BYTES, frame
 from engine.runtime.output_socket.place import PROOF_BYTES, SILENCE_S, OutputPlace
 from engine.runtime.output_socket.port import OutputOffer, OutputPort
-from engine.runtime.output_socket.reader import read_outputs
+from engine.runtime.output_socket.reader import OpenStream, read_outputs
 
 BIG = bytes(range(256)) * (1 << 13)
 
@@ -72,6 +73,11 @@ class Outputs:
             self.queue.put_nowait(item)
 
 
+def take(request: bytes) -> bytes:
+    """A replica that accepts what it is sent."""
+    return b"verdict on " + request
+
+
 async def serve(offer: OutputOffer, outputs: Outputs) -> None:
     """What a replica does for a client that has asked for its stream."""
     with offer:
@@ -88,7 +94,7 @@ async def test_messages_come_whole_and_in_order_until_the_stream_ends(address: s
     # more than the buffers of the system hold
     sent = [b"first", b"", *[BIG] * 8, b"last"]
     outputs.put(*sent, None)
-    offer = port.offer()
+    offer = port.offer(take)
     serving = asyncio.create_task(serve(offer, outputs))
     # without pytest's account of the difference, which takes seconds for megabytes
     is_same = await collect(offer.place) == sent
@@ -99,7 +105,7 @@ async def test_messages_come_whole_and_in_order_until_the_stream_ends(address: s
 
 
 async def test_each_client_gets_its_own_stream(port: OutputPort) -> None:
-    offers, streams = [port.offer() for _ in range(3)], [Outputs() for _ in range(3)]
+    offers, streams = [port.offer(take) for _ in range(3)], [Outputs() for _ in range(3)]
     serving = [asyncio.create_task(serve(*pair)) for pair in zip(offers, streams, strict=True)]
     for number, outputs in enumerate(streams):
         outputs.put(b"%d" % number, None)
@@ -132,7 +138,7 @@ async def hang_up(writer: asyncio.StreamWriter) -> None:
 async def test_who_does_not_know_the_secret_is_sent_away_and_its_client_let_in(
     port: OutputPort, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    offer, outputs = port.offer(), Outputs()
+    offer, outputs = port.offer(take), Outputs()
     place, number = offer.place, offer.place.hello[:-PROOF_BYTES]
     stranger = OutputPlace(url=place.url, number=place.number)
     said = {
@@ -155,7 +161,7 @@ async def test_who_does_not_know_the_secret_is_sent_away_and_its_client_let_in(
 
 
 async def test_a_place_is_good_for_one_client(port: OutputPort) -> None:
-    offer, outputs = port.offer(), Outputs()
+    offer, outputs = port.offer(take), Outputs()
     serving = asyncio.create_task(serve(offer, outputs))
     first = asyncio.create_task(collect(offer.place))
     outputs.put(b"output")
@@ -167,14 +173,39 @@ async def test_a_place_is_good_for_one_client(port: OutputPort) -> None:
     await serving
 
 
-async def test_a_client_that_has_been_let_in_has_nothing_more_to_say(port: OutputPort) -> None:
-    offer, outputs = port.offer(), Outputs()
+async def test_requests_come_on_the_way_of_the_outputs(port: OutputPort) -> None:
+    offer, outputs = port.offer(take), Outputs()
+    serving = asyncio.create_task(serve(offer, outputs))
+    streams: list[OpenStream] = []
+    messages = read_outputs(offer.place, streams.append)
+    outputs.put(b"before")
+    assert await anext(messages) == b"before"
+    requests = [b"%d" % number for number in range(3)] + [BIG]
+    verdicts = asyncio.gather(*map(streams[0].submit, requests))
+    reading = asyncio.create_task(anext(messages))
+    is_same = await verdicts == [take(request) for request in requests]
+    assert is_same
+    outputs.put(b"after", None)
+    assert await reading == b"after"
+    await serving
+    assert [message async for message in messages] == []
+
+
+@pytest.mark.parametrize("kind", ["too long", "nonsense", "no gang will serve again"])
+async def test_what_cannot_be_answered_ends_the_connection(port: OutputPort, kind: str) -> None:
+    said = {"too long": b"\xff" * HEADER_BYTES}
+
+    def refuse(request: bytes) -> bytes:
+        raise EngineError("the gang is gone") if kind.startswith("no gang") else ValueError(request)
+
+    offer, outputs = port.offer(refuse), Outputs()
     serving = asyncio.create_task(serve(offer, outputs))
     reader, writer = await asyncio.open_connection(*offer.place.address)
     writer.write(offer.place.hello)
     assert await reader.readexactly(PROOF_BYTES) == offer.place.answer
-    writer.write(b"x")
-    assert await reader.read() == b""
+    writer.write(said.get(kind, frame(1, b"request")))
+    with suppress(ConnectionResetError):
+        assert await reader.read() == b""
     outputs.put(b"output")
     with pytest.raises(EngineError, match="is lost"):
         await serving
@@ -194,13 +225,13 @@ async def test_who_says_nothing_is_let_go(
     port: OutputPort, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        assert await say(port.offer().place, b"") == b""
+        assert await say(port.offer(take).place, b"") == b""
     assert "reason=it says nothing" in caplog.text
 
 
 @pytest.mark.usefixtures("_impatience")
 async def test_a_client_that_does_not_come_is_not_waited_for(port: OutputPort) -> None:
-    offer, outputs = port.offer(), Outputs()
+    offer, outputs = port.offer(take), Outputs()
     with pytest.raises(EngineError, match="has not come"):
         await serve(offer, outputs)
     # and comes too late then
@@ -208,7 +239,7 @@ async def test_a_client_that_does_not_come_is_not_waited_for(port: OutputPort) -
 
 
 async def test_a_stream_that_fails_is_cut_and_says_why_to_its_call(port: OutputPort) -> None:
-    offer, outputs = port.offer(), Outputs()
+    offer, outputs = port.offer(take), Outputs()
     serving = asyncio.create_task(serve(offer, outputs))
     reading = asyncio.create_task(collect(offer.place))
     outputs.put(b"output", EngineError("it was slow"))
@@ -218,7 +249,7 @@ async def test_a_stream_that_fails_is_cut_and_says_why_to_its_call(port: OutputP
 
 
 async def test_a_client_that_leaves_ends_its_stream_with_the_next_message(port: OutputPort) -> None:
-    offer, outputs = port.offer(), Outputs()
+    offer, outputs = port.offer(take), Outputs()
     serving = asyncio.create_task(serve(offer, outputs))
     outputs.put(b"output")
     messages = read_outputs(offer.place)
@@ -234,7 +265,7 @@ async def test_a_client_that_leaves_ends_its_stream_with_the_next_message(port: 
 
 
 async def test_a_call_that_is_cancelled_cuts_its_stream(port: OutputPort) -> None:
-    offer, outputs = port.offer(), Outputs()
+    offer, outputs = port.offer(take), Outputs()
     serving = asyncio.create_task(serve(offer, outputs))
     reading = asyncio.create_task(collect(offer.place))
     outputs.put(b"output")
@@ -248,7 +279,7 @@ async def test_a_call_that_is_cancelled_cuts_its_stream(port: OutputPort) -> Non
 
 async def test_a_client_that_reads_nothing_holds_up_no_other(port: OutputPort) -> None:
     slow, quick = Outputs(), Outputs()
-    offers = port.offer(), port.offer()
+    offers = port.offer(take), port.offer(take)
     serving = [
         asyncio.create_task(serve(*pair)) for pair in zip(offers, (slow, quick), strict=True)
     ]
@@ -264,7 +295,7 @@ async def test_a_client_that_reads_nothing_holds_up_no_other(port: OutputPort) -
 async def test_a_port_is_open_on_one_address_until_it_is_closed() -> None:
     port = OutputPort("127.0.0.1")
     await port.open()
-    offer, outputs = port.offer(), Outputs()
+    offer, outputs = port.offer(take), Outputs()
     place = offer.place
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.2", place.address[1]))
@@ -306,7 +337,7 @@ async def test_a_node_that_is_cut_off_is_noticed(
 
     for module in (port_module, reader_module):
         monkeypatch.setattr(module, "tune", tune)
-    offer, outputs = port.offer(), Outputs()
+    offer, outputs = port.offer(take), Outputs()
     outputs.put(None)
     await asyncio.gather(serve(offer, outputs), collect(offer.place))
     assert tuned == [(1, SILENCE_S * 1000)] * 2
