@@ -16,6 +16,7 @@ from xdist.scheduler import LoadScopeScheduling
 from app.command.environment import SERVING
 from app.command.own_ray import QUIET
 from tests import ROOT
+from tests.in_turn import leave_out_half
 
 # Read by Ray when it is imported, and inherited by its processes: what `pagoda serve` sets, without
 # which Ray starts a process for each of its CPUs and is never quite idle; and what saves waiting.
@@ -96,6 +97,7 @@ def _place(path: str) -> int:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    leave_out_half(items)
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: _place(item.nodeid.partition("::")[0]))
 

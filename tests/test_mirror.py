@@ -272,6 +272,7 @@ FEATURES = (
     "tests/test_assertions.py",
     "tests/test_doc_blocks.py",
     "tests/test_docs.py",
+    "tests/test_in_turn.py",
     "tests/test_mirror.py",
     "tests/test_names.py",
     "tests/test_packages.py",

@@ -121,6 +121,7 @@ def on_device(columns: SamplingColumns, device: torch.device) -> dict[str, Any]:
     return {name: v.to(device) for name, v in values.items() if isinstance(v, Tensor)}
 
 
+@pytest.mark.in_turn
 # the interpreter of Triton computes with numpy, which warns of what is meant: inf - inf
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("backend", ["torch", "C", "portable C", "triton"])

@@ -30,6 +30,7 @@ def engine(**fields: Any) -> FakeEngineClient:
     return FakeEngineClient([Script(SAID, **fields)])
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("prompt", PROMPTS.values(), ids=PROMPTS.keys())
 @pytest.mark.parametrize(
     ("echo", "logprobs", "n"), itertools.product([False, True], [None, 0, 2], [1, 2])

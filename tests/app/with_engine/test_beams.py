@@ -77,6 +77,7 @@ def _prompt_ids(chunks: list[dict[str, Any]]) -> list[int]:
     return list(ids)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("early_stopping", [True, False, "never"])
 @pytest.mark.parametrize("at", [0.1, 0.3])
 @pytest.mark.parametrize("min_tokens", [0, 7])

@@ -28,6 +28,7 @@ def app(client: InlineEngineClient, request: pytest.FixtureRequest) -> Starlette
     return make_app(client, eos_token_ids=(EOS,), tool_call_format=request.param)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("choice", ["required", _NAMED])
 async def test_a_forced_call_is_one_of_a_tool_that_there_is(app: Starlette, choice: Any) -> None:
     body = chat_body(

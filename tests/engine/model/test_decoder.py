@@ -77,6 +77,7 @@ def _others_slow(names: Iterable[str], quick: Collection[str]) -> list[Any]:
     return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("mode", ["recompute", "swap"])
 @pytest.mark.parametrize("name", _others_slow(MEMBERS, _QUICK))
 def test_preempted_requests_with_shared_prefixes_choose_as_transformers(

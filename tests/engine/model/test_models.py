@@ -87,6 +87,7 @@ def test_greedy_ids_do_not_depend_on_chunks_and_blocks(
     assert driver.generate(row, _NUM_TOKENS) == gqa.greedy(_prompt(70), _NUM_TOKENS)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("chunk", [1, 7, 64])
 def test_learned_positions_do_not_depend_on_chunks(tabled: TinyModel, chunk: int) -> None:
     driver = Driver(_load(tabled, block_size=4))

@@ -80,6 +80,7 @@ def _check(engine: Run, tiny: TinyModel, width: int, length_penalty: float, **mo
             assert own == pytest.approx(scores, abs=1e-3)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("length_penalty", [0.5, 1.0, 2.0])
 @pytest.mark.parametrize("early_stopping", [True, False])
 @pytest.mark.parametrize("width", [1, 2, 4, 8])
@@ -99,6 +100,7 @@ def test_other_families_search_alike(name: str, tmp_path: Path) -> None:
     _check(engine, model, 4, 1.0)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("mode", ["recompute", "swap", "mixed"])
 @pytest.mark.parametrize(("block_size", "num_blocks"), [(1, 104), (4, 30), (16, 13), (64, 8)])
 def test_preempted_searches_end_as_quiet_ones(

@@ -43,6 +43,7 @@ def test_a_prompt_is_prefilled_once_for_all_choices(tiny: TinyModel) -> None:
     assert sum(len(plan.decode_rows) for plan in engine.plans) == 4 * (_DRAWING.max_tokens - 1)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("prompt_len", [1, 7, 8, 9, 15, 16, 17, 24])
 def test_a_prompt_found_in_the_cache_gives_the_same_tokens(
@@ -81,6 +82,7 @@ def test_generated_text_that_comes_back_is_found(tiny: TinyModel, run_ahead: int
     assert engine.stats.num_cached_tokens == num_found
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("run_ahead", [1, 2])
 @pytest.mark.parametrize(
     ("preemption", "recomputes", "swaps"),

@@ -156,6 +156,7 @@ def test_bits_are_the_same_alone_and_in_a_batch_of_16(
         assert [_bits(together.reported[index, 0]) for index in range(4)] == single
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("chunk", [1, 5, 33])
 def test_bits_are_the_same_for_any_chunks(
     setting: tuple[Model, dict[str, Any]], single: list[tuple[Any, ...]], chunk: int
@@ -164,6 +165,7 @@ def test_bits_are_the_same_for_any_chunks(
     assert [_bits(chunked.reported[index, 0]) for index in range(4)] == single
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("preemption", [RECOMPUTE, SWAP, Alternating()])
 def test_bits_are_the_same_after_preemptions(
     setting: tuple[Model, dict[str, Any]],

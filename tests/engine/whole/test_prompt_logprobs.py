@@ -59,6 +59,7 @@ def test_alternatives_are_as_many_as_asked(tiny: TinyModel, num_tops: int) -> No
     assert widths == [[0] * 5, [2] * 5, [1] * 5, [0] * 5]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("chunk", [4, 7, 64])
 @pytest.mark.parametrize("preemption", [RECOMPUTE, SWAP])
 def test_a_preemption_tells_nothing_twice(

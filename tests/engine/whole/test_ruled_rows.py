@@ -50,6 +50,7 @@ def test_forks_keep_their_own_counts(tiny: TinyModel, kind: SamplingParams) -> N
         assert together.reported[0, choice].tokens == single.reported[0, 0].tokens
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("run_ahead", [1, 2])
 @pytest.mark.parametrize("preemption", [RECOMPUTE, SWAP, Alternating()])
 def test_preempted_rows_keep_their_counts(
@@ -73,6 +74,7 @@ def test_preempted_rows_keep_their_counts(
     assert sum(tight.num_preempted) > 0
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("controls", "processors"),
     [

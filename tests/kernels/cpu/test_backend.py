@@ -25,6 +25,7 @@ def assert_near(actual: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(actual, expected, **TOLERANCE[actual.dtype])  # type: ignore[arg-type]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("rows", [DECODES, CHUNKS], ids=["decodes", "mixed"])
 @pytest.mark.parametrize("block_size", [1, 4, 16, 64, 256])
 @pytest.mark.parametrize("heads", HEADS, ids=str)

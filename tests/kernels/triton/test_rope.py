@@ -31,6 +31,7 @@ def make(shape: Shape, device: torch.device) -> tuple[Batch, torch.Tensor, torch
     return batch, qkv, torch.cat((angles.cos(), angles.sin()), dim=1)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     "heads", [(6, 2, 64), (1, 1, 2), (5, 5, 80), (32, 8, 128)], ids=lambda heads: str(heads)
@@ -57,6 +58,7 @@ def test_rope_write_equals_the_reference(
     assert_near(batch.kv.nan_to_num(), expected_kv.nan_to_num())
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("heads", [(6, 2, 64), (20, 5, 80), (1, 1, 256)], ids=str)
 @pytest.mark.parametrize("is_rotated", [True, False])

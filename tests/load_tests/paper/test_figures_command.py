@@ -19,7 +19,13 @@ def test_an_unknown_figure_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ("", [], True),
         ("engine/opt-13b_cuda", ["--engine"], True),
-        ("engine/tiny_cpu", ["--engine", "--model", "tiny", "--device", "cpu"], True),
+        pytest.param(
+            "engine/tiny_cpu",
+            ["--engine", "--model", "tiny", "--device", "cpu"],
+            True,
+            # rendered as those above are
+            marks=pytest.mark.slow,
+        ),
         # of one figure only: nothing is said about rates
         (
             "engine/opt-66b_cuda_tp2",

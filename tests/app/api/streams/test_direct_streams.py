@@ -84,6 +84,7 @@ def events_of(stream: bytes, *, in_order: bool = True) -> list[bytes]:
     return events if in_order else sorted(events)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("path", "name"), KINDS)
 @pytest.mark.parametrize("group", [1, 3])
 async def test_a_stream_is_the_same_either_way(path: str, name: str, group: int) -> None:

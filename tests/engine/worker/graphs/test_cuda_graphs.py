@@ -98,6 +98,7 @@ def test_log_probabilities_of_prompts_are_looked_up_behind_the_graph(tiny: TinyM
     assert runtime.num_replays == len([plan for plan in graphed.plans if plan.num_tokens])
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     "special",
     [
@@ -145,6 +146,7 @@ def test_common_searches_are_recorded_at_the_start(tiny: TinyModel) -> None:
     assert runtime.num_captures == num_common + 1
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     "special",
     [

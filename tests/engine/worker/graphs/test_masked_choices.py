@@ -16,6 +16,7 @@ _DRAWING = SamplingParams(max_tokens=17, temperature=1.2, seed=9)
 _PROMPTS = [list(range(start, start + length)) for start, length in ((3, 5), (60, 16), (90, 23))]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     "special",
     [

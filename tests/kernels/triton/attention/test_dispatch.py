@@ -104,6 +104,7 @@ def test_windows(
     assert_attends(q, without_tokens_before(window, batch), window=window)
 
 
+@pytest.mark.in_turn
 @pytest.mark.usefixtures("poisoned_outputs")
 @pytest.mark.parametrize("rules", [{}, {"window": 70}, {"softcap": 3.0, "window": 70}], ids=str)
 @pytest.mark.parametrize(("num_heads", "head_dim"), [(6, 32), (4, 16)])

@@ -32,6 +32,7 @@ def expected(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch
     return (x.float() @ weight.float().T + bias.float()).half()
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("shape", [(1, 8, 1), (50, 100, 3), (64, 576, 17), (130, 1024, 40)])
 @pytest.mark.parametrize("num_parts", [1, 3])
 def test_products_equal_torch(

@@ -57,6 +57,7 @@ def norms(device: torch.device) -> dict[str, NormWeights | None]:
     }
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("size", "kind", "dtype"),
     [(3, "rms", torch.float16), (2, "layer", torch.float32), (3, "none", torch.float32)],

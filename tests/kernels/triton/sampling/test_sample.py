@@ -32,6 +32,7 @@ def make_logits(vocab_size: int, device: torch.device, *, spread: float = 2.0) -
     return (torch.randn(len(TEMPERATURES), vocab_size, generator=generator) * spread).to(device)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("vocab_size", [1, 1024, 2500])
 def test_draws_equal_the_twin(vocab_size: int, dtype: torch.dtype, device: torch.device) -> None:

@@ -15,16 +15,19 @@ from tests import ROOT
 
 MINIATURE = SCALES["miniature"]
 FIGURES = {"2", "12", "13", "14", "15", "16", "17", "18", "19"}
-# as long as ShareGPT's prompts and shorter than its answers: a trace ends with its longest answer
-PAIRS = "161,60\n30,90\n750,40\n"
+# as long as the datasets' prompts and shorter than their answers: a trace ends with its longest
+PAIRS = {"sharegpt": "161,24\n30,40\n750,16\n", "alpaca": "12,30\n19,12\n44,20\n"}
 
 
 @pytest.fixture(scope="module")
 def words(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Options of a run in miniature."""
-    path = tmp_path_factory.mktemp("lengths") / "sharegpt.csv"
-    path.write_text(f"input_len,output_len\n{PAIRS}")
-    return ["figures", "--miniature", "--sharegpt", str(path)]
+    folder = tmp_path_factory.mktemp("lengths")
+    words = ["figures", "--miniature"]
+    for name, pairs in PAIRS.items():
+        (folder / f"{name}.csv").write_text(f"input_len,output_len\n{pairs}")
+        words += [f"--{name}", str(folder / f"{name}.csv")]
+    return words
 
 
 @pytest.fixture(scope="module")

@@ -175,6 +175,7 @@ def test_a_beam_that_died_keeps_its_buffer_for_the_one_that_follows() -> None:
     assert manager.usage().free == 160
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("run_ahead", [1, 2])
 @pytest.mark.parametrize("policy", RESERVED)
 def test_answers_do_not_depend_on_the_memory(policy: MemoryPolicy, run_ahead: int) -> None:
