@@ -208,12 +208,13 @@ class _Connection(asyncio.Protocol):
         try:
             for number, request in self._frames.take(data):
                 self._transport.write(frame(number, offer.submit(request)))
+            return
         except EngineError:
-            # no gang will serve here again: the client finds that out as by any end of its stream
-            self.abort()
+            # no gang will serve here again; a client finds that out as by any end of its stream
+            pass
         except Exception:  # process border: a client that sends nonsense counts as gone
             logger.exception("bad_message")
-            self.abort()
+        self.abort()
 
     def _refuse(self, reason: str) -> None:
         peer = self._transport.get_extra_info("peername")

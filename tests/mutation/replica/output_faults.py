@@ -154,14 +154,14 @@ OUTPUT_FAULTS = [
         function=FrameParser.take,
         old="size > MAX_BODY_BYTES",
         new="False",
-        noticed_by="test_a_message_of_any_size_is_not_awaited",
+        noticed_by="test_a_body_that_is_too_long_is_not_awaited",
     ),
     Fault(
         what="one message is taken of those that come together",
         function=FrameParser.take,
         old="while len(part) >= HEADER_BYTES:",
         new="if len(part) >= HEADER_BYTES:",
-        noticed_by="test_bytes_may_come_one_by_one_or_all_together",
+        noticed_by="test_a_stream_may_come_in_parts_of_any_size",
     ),
     Fault(
         what="a stream that breaks off within a message ends as if it were whole",
