@@ -15,7 +15,7 @@ NUM_WORKLOADS = 300
 @pytest.mark.parametrize(
     "first_seed",
     [
-        pytest.param(seed, marks=[pytest.mark.slow] if seed >= NUM_WORKLOADS // 3 else [])
+        pytest.param(seed, marks=[pytest.mark.slow] if seed else [])
         for seed in range(0, NUM_WORKLOADS, 50)
     ],
 )

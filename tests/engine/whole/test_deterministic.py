@@ -185,6 +185,7 @@ def test_bits_are_the_same_after_preemptions(
     assert [_bits(tight.reported[index, 0]) for index in range(4)] == single
 
 
+@pytest.mark.slow
 def test_bits_are_the_same_through_thirty_layers() -> None:
     deep: tuple[Model, dict[str, Any]] = Dummy(_DEEP), {"block_size": 4, "max_num_seqs": 16}
     single = _single(deep)

@@ -17,7 +17,8 @@ def test_an_unknown_figure_is_named(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("folder", "words", "has_outside"),
     [
-        ("", [], True),
+        # as those below are, in ten times as long
+        pytest.param("", [], True, marks=pytest.mark.slow),
         ("engine/opt-13b_cuda", ["--engine"], True),
         pytest.param(
             "engine/tiny_cpu",

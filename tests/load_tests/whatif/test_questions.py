@@ -53,6 +53,7 @@ def whatif(config: Path, output: Path, *words: str) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.slow
 def test_the_same_question_has_the_same_answer_byte_by_byte(
     config: Path, trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

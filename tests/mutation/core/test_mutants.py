@@ -176,6 +176,8 @@ def test_the_model_of_the_pool_notices(fault: str) -> None:
         run_state_machine_as_test(BlockPoolMachine, settings=quick)
 
 
+# tests/engine/core runs the same workloads without a fault, and is not slow
+@pytest.mark.slow
 def test_nothing_is_noticed_without_a_fault() -> None:
     """All else that mutants must meet is a test by itself, the workloads in test_properties.py."""
     assert NUM_SEEDS <= NUM_WORKLOADS

@@ -149,6 +149,8 @@ def test_a_process_that_dies_in_the_middle_leaves_nothing_that_is_used(
     assert [path.name for path in (cache / "models").iterdir() if path.is_dir()] == [folder.name]
 
 
+# two processes that build the embedded model take the same lock, and are not slow
+@pytest.mark.slow
 def test_two_processes_at_once_convert_once(old: Path, tmp_path: Path) -> None:
     code = (
         "import logging, sys\n"

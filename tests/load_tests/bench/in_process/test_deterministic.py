@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from engine.types import float32, int32
 from load_tests.__main__ import main
 from load_tests.bench.in_process.arrangements import Answers, ChoiceAnswer, RequestAnswer
@@ -26,6 +28,7 @@ def test_every_arrangement_is_compared_with_one_by_one(tmp_path: Path) -> None:
     assert "6 requests with the same bits one by one" in (tmp_path / "LOG.md").read_text()
 
 
+@pytest.mark.slow
 def test_all_kinds_of_requests_are_compared(tmp_path: Path) -> None:
     words = ["--mixed", "--requests", "9", "--batch", "8", "--longest-input", "40"]
     assert main(["deterministic", *words, "--output-len", "12", "--output", str(tmp_path)]) == 0

@@ -8,6 +8,8 @@ from load_tests.model_folders import model_folder
 from tests.load_tests.bench.peers.settings import MEASURES, knobs
 
 
+# our system is measured in test_pagoda, too, and a fake one in test_system, which are not slow
+@pytest.mark.slow
 def test_our_system_takes_every_measure(tmp_path: Path) -> None:
     folder = model_folder("tiny", tmp_path)
     write_tokenizer(folder, 32000)

@@ -18,13 +18,19 @@ PAIRS = {"sharegpt": "20,30\n7,12\n60,9\n", "alpaca": "12,10\n19,6\n", "translat
 
 @pytest.fixture(scope="module")
 def words(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Options of a run of everything that takes seconds, and that is done."""
+    """Options of a run of two figures, and that is done."""
+    # plain requests and several of a kind
+    return run_of(tmp_path_factory, "--figure", "14,18")
+
+
+def run_of(tmp_path_factory: pytest.TempPathFactory, *further: str) -> list[str]:
+    """Options of a run that takes seconds, and that is done."""
     folder = tmp_path_factory.mktemp("engine")
     words = ["figures", "--engine", "--miniature", "--model", "tiny", "--device", "cpu"]
     for name, rows in PAIRS.items():
         (folder / f"{name}.csv").write_text(f"input_len,output_len\n{rows}")
         words += [f"--{name}", str(folder / f"{name}.csv")]
-    words += ["--processes", "1", "--output", str(folder)]
+    words += [*further, "--processes", "1", "--output", str(folder)]
     # whether numbers are inside of their bands depends on what else the machine does
     assert main(words) in (0, 1)
     return words
@@ -34,8 +40,11 @@ def _folder(words: list[str]) -> Path:
     return Path(words[-1]) / "engine" / "tiny_cpu"
 
 
-def test_a_miniature_of_every_figure_runs_on_the_engine_and_is_reported(words: list[str]) -> None:
-    folder = _folder(words)
+@pytest.mark.slow
+def test_a_miniature_of_every_figure_runs_on_the_engine_and_is_reported(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = _folder(run_of(tmp_path_factory))
     document = json.loads((folder / "engine.json").read_text())
     rates = {
         Load(**{name: value for name, value in row.items() if name != "rate_per_s"}): row[
@@ -70,8 +79,7 @@ def test_what_has_run_is_not_run_again(
     before = read_run(lost)
     lost.unlink()
     capsys.readouterr()
-    # plain requests and several of a kind; drawing all figures again would show no more
-    main([*words, "--figure", "14,18"])
+    main(words)
     progress = [line for line in capsys.readouterr().out.splitlines() if "engine," in line]
     assert len(progress) == 1
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
