@@ -67,7 +67,6 @@ LONGEST = (
     "tests/engine/model/test_models.py",
     "tests/load_tests/paper/runners/test_simulated.py",
     "tests/load_tests/whatif/test_questions.py",
-    "tests/load_tests/bench/peers/test_launch.py",
 )
 
 

@@ -211,6 +211,7 @@ class CollidingCache(PrefixCache):
         self._blocks = ShortKeys()
 
 
+@pytest.mark.slow
 def test_only_the_comparison_of_links_saves_from_collisions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -69,6 +69,7 @@ def _digests(folder: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bytes_in_any_number_of_processes(
     words: list[str], folder: Path, tmp_path: Path
 ) -> None:
